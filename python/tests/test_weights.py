@@ -72,9 +72,24 @@ def test_checkpoints_of_spconv_load_as_they_are():
     assert torch.equal(a(x).features, b(x.sparse).feats)
 
 
+@pytest.mark.parametrize("act_type,alpha,act", [
+    ("ReLU", 0.0, torch.relu), ("LeakyReLU", 0.3, lambda y: torch.nn.functional.leaky_relu(y, 0.3)), ("Sigmoid", 0.0, torch.sigmoid),
+    (None, 0.0, lambda y: y), ("LeakyReLU", 0.0, torch.relu),
+])  # fmt: skip
+def test_spconvs_activations(act_type, alpha, act):
+    x = spconv.SparseConvTensor(torch.randn(120, 4), grid_rows(120), [12, 12, 12], 2)
+    layer, plain = spconv.SubMConv3d(4, 6, 3, act_type=act_type, act_alpha=alpha), spconv.SubMConv3d(4, 6, 3)
+    plain.load_state_dict(layer.state_dict())
+    y = plain(x)
+    for mode in (torch.no_grad(), torch.enable_grad()):
+        with mode:
+            torch.testing.assert_close(layer(x).features, act(y.features), rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(layer(x, add_input=y).features, act(2 * y.features), rtol=1e-4, atol=1e-5)
+
+
 def test_what_spconv_has_and_this_has_not_is_refused():
-    with pytest.raises(NotImplementedError, match="act_type='ReLU' is not there"):
-        spconv.SubMConv3d(4, 6, 3, act_type="ReLU")
+    with pytest.raises(NotImplementedError, match="act_type='Tanh' is not there"):
+        spconv.SubMConv3d(4, 6, 3, act_type="Tanh")
     with pytest.raises(ValueError, match="input has 4 channels, expected 5"):
         spconv.SubMConv3d(5, 6, 3)(spconv.SparseConvTensor(torch.randn(120, 4), grid_rows(120), [12, 12, 12], 2))
     x = spconv.SparseConvTensor(torch.randn(120, 4), grid_rows(120), [12, 12, 12], 2)

@@ -6,8 +6,8 @@
 Weights have spconv 2's shape [C_out, *kernel_size, C_in], so that its checkpoints load as they are; in
 memory C_out runs fastest, as the library multiplies them, so that no step lays them out anew.
 What does not apply is accepted and ignored: ``algo``, ``grid``, ``voxel_num``, ``fp32_accum``,
-``large_kernel_fast_algo``, ``record_voxel_count``, ``benchmark``. Not there: quantised (qint8)
-layers and fused activations, which raise NotImplementedError.
+``large_kernel_fast_algo``, ``record_voxel_count``, ``benchmark``. ``act_type`` may be ReLU, LeakyReLU
+(with ``act_alpha``) or Sigmoid. Not there: quantised (qint8) layers, which raise NotImplementedError.
 
 Source of names, defaults and sizes of outputs: spconv 2.3, spconv/pytorch (Apache-2.0).
 """
@@ -28,15 +28,25 @@ from ...nn import convolve
 from ..core import AlgoHint, ConvAlgo  # noqa: F401
 
 _ignored = frozenset(
-    ("algo", "fp32_accum", "record_voxel_count", "large_kernel_fast_algo", "name", "act_alpha", "act_beta", "grid",
+    ("algo", "fp32_accum", "record_voxel_count", "large_kernel_fast_algo", "name", "act_beta", "grid",
      "voxel_num", "benchmark", "permanent_thrust_allocator", "enable_timer", "force_algo")
 )  # fmt: skip
 
 
 def _ignore(where: str, names: dict) -> None:
     for n, v in names.items():
-        if n not in _ignored and not (n == "act_type" and (v is None or getattr(v, "name", v) in ("None_", "none"))):
+        if n not in _ignored:
             raise NotImplementedError(f"{where}: {n}={v!r} is not there")
+
+
+def _activation(where: str, act_type, alpha: float) -> tuple[str, float]:
+    """The library's name, and slope, of one of cumm's activations."""
+    name = {"None_": "none", "none": "none", "None": "none", "ReLU": "relu", "LeakyReLU": "leaky_relu", "Sigmoid": "sigmoid"}.get(
+        str(getattr(act_type, "name", act_type))
+    )
+    if name is None:
+        raise NotImplementedError(f"{where}: act_type={act_type!r} is not there")
+    return ("relu", 0.0) if name == "leaky_relu" and alpha == 0 else (name, float(alpha) if name == "leaky_relu" else 0.0)
 
 
 def _list(v):
@@ -167,9 +177,10 @@ class SparseConvolution(SparseModule):
 
     def __init__(self, ndim, in_channels, out_channels, kernel_size=3, stride=1, padding=0, dilation=1, groups=1,
                  bias=True, subm=False, output_padding=0, transposed=False, inverse=False, indice_key=None, name=None,
-                 device=None, dtype=None, **ignored):  # fmt: skip
+                 device=None, dtype=None, act_type=None, act_alpha=0.0, **ignored):  # fmt: skip
         super().__init__(name=name)
         _ignore(type(self).__name__, ignored)
+        self.activation, self.activation_slope = _activation(type(self).__name__, act_type, act_alpha)
         self.ndim, self.in_channels, self.out_channels, self.groups = ndim, in_channels, out_channels, groups
         self.subm, self.transposed, self.inverse, self.indice_key = subm, transposed, inverse, indice_key
         if subm:  # spconv centres the kernel and leaves stride and padding aside
@@ -201,10 +212,17 @@ class SparseConvolution(SparseModule):
         if x.feats.shape[1] != self.in_channels:
             raise ValueError(f"input has {x.feats.shape[1]} channels, expected {self.in_channels}")
         how = "inverse" if self.inverse else "submanifold" if self.subm else "transposed" if self.transposed else "convolution"
-        out = input._with(
-            convolve(x, self.weight, self.bias, self.kernel, how, self.groups, self.indice_key, self.output_padding, krsc=True)
-        )
-        return out if add_input is None else out + add_input
+        after = dict(activation=self.activation, activation_slope=self.activation_slope)
+        out = input._with(convolve(
+            x, self.weight, self.bias, self.kernel, how, self.groups, self.indice_key, self.output_padding, krsc=True,
+            **(after if add_input is None else {}),
+        ))  # fmt: skip
+        if add_input is None:
+            return out
+        out = out + add_input  # before the activation
+        if self.activation == "none":
+            return out
+        return out.replace_feature(F.activation(out.features, kind=self.activation, activation_slope=self.activation_slope))
 
     def extra_repr(self):
         k = self.kernel
