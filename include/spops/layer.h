@@ -30,7 +30,7 @@ typedef struct spops_conv_layer {
     const int32_t *num_rows; /* linear only (the plan of a convolution knows its rows): [1] where
                                     ctx runs, the first rows that count; NULL: all. A number outside
                                     0 to x.rows counts as the nearest of these */
-    float activation_slope; /* of LEAKY_RELU, finite; 0: 0.01 */
+    float activation_slope;  /* of LEAKY_RELU, finite; 0: 0.01 */
 } spops_conv_layer;
 
 SPOPS_DEFINE_DEFAULT(spops_conv_layer)

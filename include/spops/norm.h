@@ -25,7 +25,7 @@ typedef struct spops_norm_options {
     float momentum; /* of running statistics, 0 to 1; 0: 0.1 */
     spops_activation activation;
     int32_t
-        fixed_statistics; /* gradient of batch norm: 1 where mean and var are constants, else 0 */
+        fixed_statistics;   /* gradient of batch norm: 1 where mean and var are constants, else 0 */
     float activation_slope; /* of LEAKY_RELU, finite; 0: 0.01 */
 } spops_norm_options;
 

@@ -208,7 +208,8 @@ template <int N, class F> __device__ __forceinline__ void each_in_turn(float (&v
 } // namespace activation
 
 // v = activation(v) of the many sums of a tile: to the bit what activate computes, in less code.
-template <int N> __device__ __forceinline__ void activate_sums(const spops_activated &a, float (&v)[N])
+template <int N>
+__device__ __forceinline__ void activate_sums(const spops_activated &a, float (&v)[N])
 {
     if (a.activation == SPOPS_ACTIVATION_RELU) {
         activation::each<N>([&](int i) {
