@@ -44,6 +44,16 @@ def test_scans_of_every_size():
             close(y.dense(), ref.dense())
 
 
+@pytest.mark.parametrize("last", [snn.GroupNorm(2, 8, activation="silu"), snn.InstanceNorm(8), snn.RMSNorm(8, activation="gelu")], ids=lambda m: type(m).__name__)
+def test_norms_of_rows_in_use(last):
+    net = network((last,)).eval()
+    g = spops.Graph(net, spops.Capacity(rows=300))
+    with torch.no_grad():
+        for i, n in enumerate((250, 1, 90, 300)):
+            x = scan(n, seed=i)
+            close(g(x).compact().feats, net(x).feats)
+
+
 @pytest.mark.parametrize("last", ["max", "mean", "global"])
 def test_pools(last):
     pools = {"max": snn.MaxPool3d(2), "mean": snn.AvgPool3d(2), "global": snn.GlobalPool("mean")}
