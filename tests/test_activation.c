@@ -67,7 +67,7 @@ static void reference(void *user, const double *const *in, ref_tensor *const *ou
 
 static const int64_t shapes[][2] = {{0, 5},   {5, 0},   {1, 1},    {3, 7},
                                     {17, 33}, {64, 64}, {5, 2049}, {300, 24}};
-enum { NUM_SHAPES = sizeof shapes / sizeof *shapes, NUM_SMALL_SHAPES = 5 };
+enum { NUM_SHAPES = sizeof shapes / sizeof *shapes, NUM_SMALL_SHAPES = 5, WHOLE_SHAPE = 4 };
 
 static void check_shape(test_device *d, const int64_t shape[2], spops_activation kind,
                         spops_dtype dtype, test_values values, test_rng *rng, uint64_t stream)
@@ -112,9 +112,12 @@ ParameterizedTest(struct case_param *p, activation, agrees, .timeout = 600)
 
     if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
     for (int s = 0; s < NUM_SHAPES; ++s)
-        for (int values = 0; values <= VALUES_LARGE; ++values)
+        for (int values = 0; values <= VALUES_LARGE; ++values) {
+            // Every kind of values at one size, and a part of them at the others.
+            if (s != WHOLE_SHAPE && (s + values + p->op) % 4 != 0) continue;
             check_shape(&d, shapes[s], (spops_activation)p->op, (spops_dtype)p->dtype,
                         (test_values)values, &rng, ++stream);
+        }
     test_close(&d);
 }
 

@@ -44,9 +44,10 @@ def test_scans_of_every_size():
             close(y.dense(), ref.dense())
 
 
-@pytest.mark.parametrize("last", [snn.GroupNorm(2, 8, activation="silu"), snn.InstanceNorm(8), snn.RMSNorm(8, activation="gelu")], ids=lambda m: type(m).__name__)
+@pytest.mark.parametrize("last", ["GroupNorm", "InstanceNorm", "RMSNorm"])
 def test_norms_of_rows_in_use(last):
-    net = network((last,)).eval()
+    norm = snn.GroupNorm(2, 8, activation="silu") if last == "GroupNorm" else getattr(snn, last)(8, activation="gelu")
+    net = network((norm,)).eval()
     g = spops.Graph(net, spops.Capacity(rows=300))
     with torch.no_grad():
         for i, n in enumerate((250, 1, 90, 300)):
