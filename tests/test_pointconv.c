@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "core/context.h"
+#include "kernels/igemm/igemm_tuning.h"
 #include "spops/pointconv.h"
 #include "support/device.h"
 #include "tests/ref/ref_mvmr.h"
@@ -62,6 +63,7 @@ typedef struct conv_case {
     bool is_exact;                      // values that no rounding changes
     spops_math math;
     int32_t capability; // contexts are as those of such a device; 0: as they are
+    int wanted;         // gradients: 1 of x, 2 of w, 4 of the bias; 0: drawn
 } conv_case;
 
 static void *upload_points(test_device *d, const geometry *g, int64_t n, test_rng *rng)
@@ -274,7 +276,8 @@ static void check_layer(conv_case *c, const char *what, bool backward, spops_dty
     op.in[X] = test_view(test_input("x", c->ref.num_in, width->in, dtype, values), padding, shift);
     op.in[W] = test_view(test_input("w", w_rows, width->out, dtype, values), 0, shift);
     if (backward) {
-        const int wanted = 1 + (int)test_rng_below(&rng, 7);
+        const int drawn = 1 + (int)test_rng_below(&rng, 7);
+        const int wanted = c->wanted != 0 ? c->wanted : drawn;
         op.in[GRAD_SUM] = test_view(
             test_input("grad_sum", c->ref.num_out, width->out, dtype, values), padding, 0);
         if (wanted & 1)
@@ -463,6 +466,54 @@ ParameterizedTest(struct case_param *p, pointconv, adds_rows_first, .timeout = 9
         }
         destroy_case(&c);
     }
+    test_close(&d);
+}
+
+// Each tile of sm_90 that adds rows first, once: little work, for tools that watch each access.
+Test(pointconv, each_tile_once, .timeout = 900)
+{
+    static const geometry g = {.name = "lattice",
+                               .kind = LATTICE,
+                               .num_in = 200,
+                               .taps = 3,
+                               .radius_m = 0.3f,
+                               .tap_size_m = 0.25f};
+    static const channels widths[] = {{64, 128, 1}, {136, 264, 1}};
+    test_device d;
+    conv_case c;
+
+    if (!test_open(&d, SPOPS_BACKEND_CUDA, LAUNCH_STREAM)) return;
+    create_case(&c, &d, &g, 1);
+    c.unit = 0x1p-11;
+    for (int32_t v = 1; v <= SPOPS_IGEMM_NUM_TILES; ++v) {
+        spops_pointconv_options options = spops_pointconv_options_default();
+        if (d.ctx->info.compute_capability != 90 ||
+            spops_igemm_kernel_of(v) != SPOPS_IGEMM_SM90_ADDS)
+            continue;
+        options.backward = 1;
+        options.max_in_channels = options.max_out_channels = 264;
+        options.sums = SPOPS_POINTCONV_SUMS_FIRST;
+        options.tile = v;
+        c.wanted = 1;
+        test_expect_ok(d.ctx, spops_pointconv_create(d.ctx, c.neighbors, &options, &c.conv),
+                       "plan");
+        for (int n = 0; n < 2; ++n)
+            for (int backward = 0; backward < 2; ++backward) {
+                const spops_conv_pass pass = backward ? SPOPS_PASS_GRAD_X : SPOPS_PASS_FORWARD;
+                spops_conv_choice choice;
+                test_expect_ok(d.ctx,
+                               spops_pointconv_get_choice(d.ctx, c.conv, pass, SPOPS_DTYPE_F16,
+                                                          widths[n].in, widths[n].out, NULL,
+                                                          &choice),
+                               "choice");
+                cr_assert_eq(choice.tile, v, "pass %d has tile %d, not %d", (int)pass,
+                             (int)choice.tile, (int)v);
+                check_layer(&c, "a tile", backward != 0, SPOPS_DTYPE_F16, &widths[n],
+                            (uint64_t)(v * 4 + n * 2 + backward));
+            }
+        spops_pointconv_destroy(c.conv);
+    }
+    destroy_case(&c);
     test_close(&d);
 }
 

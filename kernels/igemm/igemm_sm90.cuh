@@ -308,13 +308,13 @@ struct igemm_unit {
 // A warp of group 0: the note of a stage, and the box of its weights.
 template <class P, operand B>
 __device__ __forceinline__ void
-igemm_announce(const igemm_sm90_params &p, const igemm_sm90_block<P> &block, int slot,
-               const igemm_unit &u, int note, int my_record, bool fetches, int lane)
+igemm_announce(const igemm_sm90_params &p, const igemm_sm90_block<P> &block, int slot, int4 tile,
+               int tap, int note, int my_record, bool fetches, int lane)
 {
     const uint32_t full = block.stages().full(slot);
     const int groups = note & NOTE_GROUPS;
     if (lane == 0) {
-        store_shared4(block.stage_note(slot), make_int4(note & 255, u.tile, u.col_tile, 0));
+        store_shared4(block.stage_note(slot), make_int4(note & 255, tile.z, tile.w, 0));
         if (groups == 0)
             barrier_arrive(full);
         else
@@ -322,8 +322,8 @@ igemm_announce(const igemm_sm90_params &p, const igemm_sm90_block<P> &block, int
     }
     __syncwarp();
     if (fetches && groups != 0) {
-        const int matrix = p.last_tap >= 0 ? p.last_tap - u.tap : u.tap;
-        igemm_fetch_weights<P, B>(p, block.stage(slot) + P::a_bytes, note >> 8, u.col_tile, matrix,
+        const int matrix = p.last_tap >= 0 ? p.last_tap - tap : tap;
+        igemm_fetch_weights<P, B>(p, block.stage(slot) + P::a_bytes, note >> 8, tile.w, matrix,
                                   my_record, full);
     }
     __syncwarp();
@@ -406,7 +406,9 @@ __device__ void igemm_gather(const igemm_sm90_params &p, const igemm_sm90_block<
         const int groups = note & NOTE_GROUPS, stage_k = note >> 8;
         if (finds_tiles) finder.step();
         barrier_wait(block.stages().empty(stage.at), stage.empty_parity());
-        if (group == 0) igemm_announce<P, B>(p, block, stage.at, u, note, my_record, fetches, lane);
+        if (group == 0)
+            igemm_announce<P, B>(p, block, stage.at, make_int4(0, 0, u.tile, u.col_tile), u.tap,
+                                 note, my_record, fetches, lane);
         if (groups >> group & 1) {
             const int byte = stage_k * 128 + my_byte;
             const bool inside = byte < p.row_bytes;
@@ -449,16 +451,26 @@ __device__ void igemm_gather(const igemm_sm90_params &p, const igemm_sm90_block<
 
 // ---- Gathered rows, some of them sums -----------------------------------------------------------
 
+// What a gather warp brings into one stage. It is asked for a stage ahead, and whatever touched it before
+// its turn would wait for it. A lane keeps one number of the record's head, because the compiler moves
+// what all lanes load alike into uniform registers at once, and waits.
+struct igemm_adding_unit {
+    int4 rows[4]; // as igemm_unit
+    int head;     // number lane % 4
+    int note;     // k and flags, without groups
+};
+
 // A gather warp's place among its stages.
 template <class P> struct igemm_adding_walk {
     const igemm_sm90_params &p;
     const igemm_sm90_block<P> &block;
-    int number, step; // of the block's tiles, or of the tiles as they lie; of the tile's stages
-    int4 tile;
+    int number;        // of the block's tiles, or of the tiles as they lie
+    int record = 0, k; // of the tile, where the warp's next stage begins
+    int4 tile;         // of the unit that was located last
 
     __device__ igemm_adding_walk(const igemm_sm90_params &params, const igemm_sm90_block<P> &b,
                                  int turn)
-        : p(params), block(b), number(blockIdx.x), step(turn)
+        : p(params), block(b), number(blockIdx.x), k(turn)
     {
         tile = P::SHARES ? load_shared4<int4>(block.first_tile()) : igemm_tile(p, blockIdx.x);
         if (igemm_share_of(block).each > 0) number = tile.z;
@@ -471,32 +483,29 @@ template <class P> struct igemm_adding_walk {
         else
             tile = igemm_tile(p, number += gridDim.x);
     }
-    // The warp's next unit, whose rows are asked for, and the sums of the group: {first, number}.
-    __device__ int2 locate(igemm_unit &u, int group, int quarter)
+    // The warp's next unit, which is asked for.
+    __device__ void locate(igemm_adding_unit &u, int group, int lane)
     {
-        while (tile.y > 0 && step >= tile.y * p.row_stages) {
-            step -= tile.y * p.row_stages;
+        while (k >= p.row_stages) { // few, and a division is slower
+            k -= p.row_stages;
+            ++record;
+        }
+        while (record >= tile.y && tile.y > 0) {
+            record -= tile.y;
             next_tile();
         }
         u.note = NOTE_STOP;
-        if (tile.y == 0) return make_int2(0, 0);
-        const int record = step / p.row_stages, k = step - record * p.row_stages;
+        if (tile.y == 0) return;
         const int *const from = p.records + (int64_t)(tile.x + record) * (4 + P::rows);
-        const int4 head = __ldg(reinterpret_cast<const int4 *>(from));
-        const int4 *const rows =
-            reinterpret_cast<const int4 *>(from + 4 + group * 64) + quarter * 4;
+        const int4 *const rows = reinterpret_cast<const int4 *>(from + 4 + group * 64);
+        u.head = __ldg(from + lane % 4);
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-            u.rows[i] = __ldg(rows + i);
-        u.note = k << 8 | head.y;
-        if (step == 0) u.note |= NOTE_FIRST;
-        if (step == tile.y * p.row_stages - 1) u.note |= NOTE_LAST;
-        u.tap = head.x;
-        u.tile = tile.z;
-        u.col_tile = tile.w;
-        step += P::stride;
-        return group == 0 ? make_int2(head.z, head.w & 0xffff)
-                          : make_int2(head.z + (head.w & 0xffff), head.w >> 16);
+            u.rows[i] = __ldg(rows + lane / 8 * 4 + i);
+        u.note = k << 8;
+        if (record == 0 && k == 0) u.note |= NOTE_FIRST;
+        if (record == tile.y - 1 && k == p.row_stages - 1) u.note |= NOTE_LAST;
+        k += P::stride;
     }
 };
 
@@ -512,21 +521,26 @@ __device__ void igemm_gather_adding(const igemm_sm90_params &p, const igemm_sm90
     ring_position<P::STAGES> stage;
     stage.at = warp / P::GROUPS;
     igemm_adding_walk<P> walk(p, block, stage.at);
-    igemm_unit u;
-    int2 sums = walk.locate(u, group, quarter); // {first, number}
+    igemm_adding_unit u;
+    walk.locate(u, group, lane);
 
     while ((u.note & NOTE_STOP) == 0) {
         const uint32_t full = block.stages().full(stage.at);
         const uint32_t to = block.stage(stage.at) + group * 64 * 128;
-        const int byte = (u.note >> 8) * 128 + piece;
+        const int note = u.note | __shfl_sync(~0u, u.head, 1), sums = __shfl_sync(~0u, u.head, 3);
+        const int byte = (note >> 8) * 128 + piece;
         const bool inside = byte < p.row_bytes;
-        const int first = sums.x, num = inside ? sums.y : 0;
+        const int first = __shfl_sync(~0u, u.head, 2) + (group == 0 ? 0 : sums & 0xffff);
+        const int num = !inside ? 0 : group == 0 ? sums & 0xffff : sums >> 16;
         int4 sum[P::BATCH];
         load_sums(p.sums, first, num, quarter, sum);
         barrier_wait(block.stages().empty(stage.at), stage.empty_parity());
-        if (group == 0) igemm_announce<P, B>(p, block, stage.at, u, u.note, 0, lane == 0, lane);
-        if (u.note >> group & 1) {
-            const unsigned char *const from = p.gathered + (inside ? byte : 0);
+        if (group == 0)
+            igemm_announce<P, B>(p, block, stage.at, walk.tile, __shfl_sync(~0u, u.head, 0), note,
+                                 0, lane == 0, lane);
+        const unsigned char *from = p.gathered + (inside ? byte : 0);
+        asm("" : "+l"(from)); // else the base is added again for each row
+        if (note >> group & 1) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
                 const int row[4] = {u.rows[i].x, u.rows[i].y, u.rows[i].z, u.rows[i].w};
@@ -539,18 +553,16 @@ __device__ void igemm_gather_adding(const igemm_sm90_params &p, const igemm_sm90
             }
         }
         barrier_arrive_copies(full);
-        sums = walk.locate(u, group, quarter); // asked for before this stage is full
-        gather_sums<T, 1>(sum, p.members, p.gathered, p.row_stride, byte, p.row_bytes, to, lane % 8,
-                          0);
+        walk.locate(u, group, lane); // asked for before this stage is full
+        gather_sums<T, 1>(sum, p.members, from, p.row_stride, 0, 16, to, lane % 8, 0);
         for (int begin = 4 * P::BATCH; begin < num; begin += 4 * P::BATCH) {
             load_sums(p.sums, first, num, begin + quarter, sum);
-            gather_sums<T, 1>(sum, p.members, p.gathered, p.row_stride, byte, p.row_bytes, to,
-                              lane % 8, 0);
+            gather_sums<T, 1>(sum, p.members, from, p.row_stride, 0, 16, to, lane % 8, 0);
         }
         barrier_arrive(full);
         stage.advance_by(P::stride);
     }
-    if (walk.step == 0) { // the stage after the last is this warp's
+    if (walk.record == 0 && walk.k == 0) { // the stage after the last is this warp's
         const uint32_t full = block.stages().full(stage.at);
         barrier_wait(block.stages().empty(stage.at), stage.empty_parity());
         if (group == 0 && lane == 0) {
@@ -690,10 +702,11 @@ __device__ void igemm_multiply(const igemm_sm90_params &p, const igemm_sm90_bloc
         bool begun = false;
         do {
             barrier_wait(block.stages().full(stage.at), stage.full_parity());
-            // A lane reads the note for all, because it arrives for all that it has been read.
+            // A lane reads the note for all, because it arrives for all that it has been read. A
+            // reduction tells them: its result lies in a uniform register, and so the stage's place.
             int4 note = make_int4(0, 0, 0, 0);
             if (t % 32 == 0) note = load_shared4<int4>(block.stage_note(stage.at));
-            flags = __shfl_sync(~0u, note.x, 0);
+            flags = (int)__reduce_or_sync(~0u, (unsigned)note.x);
             if (flags & NOTE_STOP) return;
             if (flags & NOTE_FIRST) {
                 const int end = __shfl_sync(~0u, note.w, 0);

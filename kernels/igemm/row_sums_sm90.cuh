@@ -51,9 +51,9 @@ __device__ __forceinline__ void gather_sums(const int4 (&sum)[BATCH], const int 
 #pragma unroll
         for (int i = 0; i < PIECES; ++i) {
             float value[16 / sizeof(T)] = {};
-#pragma unroll
-            for (int m = 0; m < 3; ++m)
-                add_numbers<T>(value, row[b][i][m]);
+            add_numbers<T>(value, row[b][i][0]);
+            add_numbers<T>(value, row[b][i][1]);
+            if (count == 3) add_numbers<T>(value, row[b][i][2]);
             for (int m = 2; count > 3 && m < count && at + i * 128 < bytes; ++m) {
                 const int from = __ldg(members + sum[b].w + m);
                 add_numbers<T>(value, __ldg(reinterpret_cast<const uint4 *>(

@@ -554,3 +554,25 @@ ParameterizedTest(struct case_param *p, igemm, gradients, .timeout = 900)
                        test_quick() || i > 3 ? 3 : 250);
     test_close(&d);
 }
+
+// ---- Little work, for tools that watch each access ----------------------------------------------
+
+Test(igemm, each_tile_once, .timeout = 900)
+{
+    static const product_shape shapes[] = {
+        {.num_taps = 7, .records = 5, .rows = 300, .in_channels = 64, .out_channels = 128},
+        {.num_taps = 7,
+         .records = 3,
+         .rows = 140,
+         .in_channels = 136,
+         .out_channels = 264,
+         .transposed = true}};
+    test_device d;
+    if (!test_open(&d, SPOPS_BACKEND_CUDA, LAUNCH_STREAM)) return;
+    if (pretend(&d, 90)) {
+        for (int i = 0; i < 2; ++i)
+            check_product(&d, &shapes[i], SPOPS_DTYPE_F16, (uint64_t)i + 1, 1);
+        check_gradient(&d, 64, 128, SPOPS_DTYPE_F16, 3, 1);
+    }
+    test_close(&d);
+}
