@@ -14,6 +14,7 @@ import torch
 
 import spops.functional as F
 from spops._made import module
+from spops._rows import operators
 
 
 def microseconds(f, device, rounds=10, calls=2000):
@@ -46,7 +47,8 @@ def main():
     x, w, bias = (torch.randn(s, device=device) for s in ((16, 2), (27, 2, 2), (2,)))
     out = torch.empty(16, 2, device=device)
     entry = module.sparseconv
-    print(f"library alone, through tvm-ffi       {microseconds(lambda: entry(x, w, bias, plan.handle, out, None, 1, 0, 0, 0, 1), device):6.1f}")
+    numbers = [a.default for a in operators["sparseconv"].attributes]  # and what is present
+    print(f"library alone, through tvm-ffi       {microseconds(lambda: entry(x, w, bias, plan.handle, out, None, *numbers, 1), device):6.1f}")
     print(f"F.sparseconv                         {microseconds(lambda: F.sparseconv(x, w, plan, bias=bias), device):6.1f}")
     xg, wg, bg = (t.clone().requires_grad_() for t in (x, w, bias))
     print(f"F.sparseconv, gradients wanted       {microseconds(lambda: F.sparseconv(xg, wg, plan, bias=bg), device):6.1f}")

@@ -170,17 +170,17 @@ def test_memory_does_not_grow():
 
     def memory():
         torch.cuda.synchronize()
-        return torch.cuda.memory_allocated(), torch.cuda.mem_get_info()[0]
+        return torch.cuda.memory_allocated(), torch.cuda.memory_reserved()  # the device has other programs too
 
     for i in range(30):
         step(i)
     gc.collect()
-    allocated, free = memory()
+    allocated, reserved = memory()
     for i in range(300):
         step(i)
     gc.collect()
-    now, free_now = memory()
-    assert now <= allocated and free_now >= free - 4_000_000
+    now, reserved_now = memory()
+    assert now <= allocated and reserved_now <= reserved
 
 
 def test_errors_are_exceptions_and_leave_nothing_behind():

@@ -25,6 +25,11 @@ void spops_call_set_stream(int32_t device, void *stream)
     if (device >= 0 && device < MAX_DEVICES) streams[device] = stream;
 }
 
+void *spops_call_stream(int32_t device)
+{
+    return device >= 0 && device < MAX_DEVICES ? streams[device] : NULL;
+}
+
 static _Thread_local int32_t default_device = -1;
 
 void spops_call_set_device(int32_t device)

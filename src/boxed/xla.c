@@ -177,6 +177,7 @@ typedef struct xla_call {
     const xla_frame *frame;
     const spops_operator *op;
     int32_t device_type, device;
+    void *stream; // of the thread's other calls
     int64_t present;
     xla_array descriptions; // of each plan: how many integers, and these
     spops_tensor tensors[SPOPS_ROW_MAX_ARGS];
@@ -419,6 +420,7 @@ static void *read_place(xla_call *c)
     if (api->struct_size >= sizeof *api) error = api->device_get(&device);
     if (error != NULL) return error;
     c->device = device.device;
+    c->stream = spops_call_stream(c->device);
     spops_call_set_stream(c->device, stream.stream);
     return NULL;
 }
@@ -462,10 +464,23 @@ static bool answer_metadata(const xla_frame *frame)
     return true;
 }
 
-static void *handle(const xla_frame *frame, int32_t device_type)
+static void *run(xla_call *c)
 {
+    const spops_lender xla = {(void *)(uintptr_t)c->frame, lend, take_back};
+    const bool lends =
+        c->device_type == DLPACK_CUDA && c->frame->api->struct_size >= offsetof(xla_api, between);
     spops_value ret;
     spops_status status;
+
+    if (!fill(c)) return fail(c->frame, XLA_INVALID_ARGUMENT, c->error);
+    assert(c->num_values <= MAX_VALUES);
+    status = spops_call_lent(lends ? &xla : NULL, c->op, c->values, c->num_values, &ret);
+    if (status == SPOPS_STATUS_OK) return NULL;
+    return fail(c->frame, code_of(status), spops_last_error(NULL));
+}
+
+static void *handle(const xla_frame *frame, int32_t device_type)
+{
     void *error;
 
     if (answer_metadata(frame)) return NULL;
@@ -473,13 +488,10 @@ static void *handle(const xla_frame *frame, int32_t device_type)
     error = read_call(&c);
     if (error == NULL && device_type == DLPACK_CUDA) error = read_place(&c);
     if (error != NULL) return error;
-    if (!fill(&c)) return fail(frame, XLA_INVALID_ARGUMENT, c.error);
-    assert(c.num_values <= MAX_VALUES);
-    const spops_lender xla = {(void *)(uintptr_t)frame, lend, take_back};
-    const bool lends =
-        device_type == DLPACK_CUDA && frame->api->struct_size >= offsetof(xla_api, between);
-    status = spops_call_lent(lends ? &xla : NULL, c.op, c.values, c.num_values, &ret);
-    return status == SPOPS_STATUS_OK ? NULL : fail(frame, code_of(status), spops_last_error(NULL));
+    error = run(&c);
+    // XLA runs programs in the thread that asks for them, too: its calls of others are not on XLA's stream.
+    if (device_type == DLPACK_CUDA) spops_call_set_stream(c.device, c.stream);
+    return error;
 }
 
 void *spops_call_xla_host(void *call_frame)

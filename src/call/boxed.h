@@ -53,6 +53,9 @@ typedef struct spops_boxed_call {
     spops_status spops_boxed_##name(spops_boxed_call *b);
 #include "call/operators.def"
 
+// What spops_call_set_stream has set.
+void *spops_call_stream(int32_t device);
+
 // spops_call(NULL, ...) with scratch of a lender.
 spops_status spops_call_lent(const spops_lender *lender, const spops_operator *op,
                              const spops_value *args, int32_t num_args, spops_value *ret);
