@@ -190,8 +190,8 @@ __device__ __forceinline__ void differentiate(const spops_activated &a, const fl
 namespace activation
 {
 
-// f of many values, a few at a time, after which the values move on: of all at once, the code would be
-// longer than the rest of a kernel, and take its registers.
+// f of many values, an eighth at a time, after which the values move on: of all at once, the code would be
+// up to half of a kernel's, and two kernels of implicit GEMM had a stack (docs/kernels/igemm.md).
 template <int N, class F> __device__ __forceinline__ void each_in_turn(float (&v)[N], F f)
 {
     constexpr int at_once = N / 8;
