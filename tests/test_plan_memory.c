@@ -1551,8 +1551,8 @@ ParameterizedTest(struct case_param *p, plan_memory, counted_and_filled_once)
     seeing.wait = see_wait;
     ctx->backend = &seeing;
     const spops_status status = spops_coords_create_downsampled(ctx, fine, &kernel, NULL, &coarse);
-    if (seeing.coords_sort == NULL) // a second set is made where fewer rows came than candidates
-        seen.counts = seen.fills = seen.fetches = 1;
+    if (seeing.coords_sort == NULL) // all twice: a second set is made where fewer rows came
+        seen.counts = seen.fills = seen.fetches = seen.waits = 1;
     expect_once(ctx, status, "set");
     expect_once(
         ctx, spops_kernel_map_create(ctx, SPOPS_MAP_CONVOLUTION, &kernel, fine, coarse, NULL, &map),
