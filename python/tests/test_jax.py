@@ -69,7 +69,8 @@ def outcome(f):
 
 
 # of blocks: all candidates are taken at once, and no sizes are counted before (CUDA)
-OTHER_FIELDS = ("max_items", "coords_up"), ("counted", "pointconv_plan")
+COUNTED = "counted", "max_tiles", "max_records", "max_sums", "max_members", "max_units"
+OTHER_FIELDS = ("max_items", "coords_up"), *((field, "pointconv_plan") for field in COUNTED)
 
 
 @pytest.mark.parametrize("with_optional", [False, True])
