@@ -475,6 +475,55 @@ ParameterizedTest(struct backend_param *p, group_norm, of_no_samples)
     test_close(&d);
 }
 
+// out over x, grad_x over grad_out: the same bits as apart.
+ParameterizedTestParameters(group_norm, works_in_place)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, group_norm, works_in_place)
+{
+    static float x[N], g[N], found[4][N];
+    static const int32_t own[] = {0, 3, ROWS};
+    spops_segments *samples = NULL;
+    spops_norm_options options = spops_norm_options_default();
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    fill(x, 10), fill(g, 11);
+    options.activation = SPOPS_ACTIVATION_SILU;
+    int32_t *offsets = test_upload_i32(&d, own, 3);
+    test_expect_ok(d.ctx, spops_segments_create(d.ctx, 2, offsets, NULL, &samples), "samples");
+    test_expect_ok(d.ctx,
+                   spops_context_reserve(d.ctx, spops_groupnorm_scratch_bytes(samples, COLS)), "");
+    float *mean = upload(&d, x, 2 * GROUPS), *var = upload(&d, x, 2 * GROUPS);
+    for (int k = 0; k < 4; ++k) {
+        const bool backward = k / 2 == 1, in_place = k % 2 == 1;
+        float *dx = upload(&d, x, N), *dg = upload(&d, g, N), *dy = upload(&d, g, N);
+        const spops_matrix mx = spops_matrix_dense(dx, ROWS, COLS, SPOPS_DTYPE_F32);
+        const spops_matrix mg = spops_matrix_dense(dg, ROWS, COLS, SPOPS_DTYPE_F32);
+        const spops_matrix my = spops_matrix_dense(dy, ROWS, COLS, SPOPS_DTYPE_F32);
+        const spops_matrix to = !in_place ? my : backward ? mg : mx;
+        test_expect_ok(
+            d.ctx, spops_groupnorm_statistics_execute(d.ctx, samples, GROUPS, mx, mean, var), "");
+        test_expect_ok(d.ctx,
+                       backward ? spops_groupnorm_execute_backward(d.ctx, samples, GROUPS, mg, mx,
+                                                                   mean, var, NULL, NULL, &options,
+                                                                   to, NULL, NULL)
+                                : spops_groupnorm_execute(d.ctx, samples, GROUPS, mx, mean, var,
+                                                          NULL, NULL, &options, to),
+                       "in place");
+        test_wait(&d);
+        download(&d, found[k], (const float *)to.data, N);
+        test_free(&d, dx), test_free(&d, dg), test_free(&d, dy);
+    }
+    cr_assert(memcmp(found[0], found[1], sizeof found[0]) == 0, "forward");
+    cr_assert(memcmp(found[2], found[3], sizeof found[0]) == 0, "backward");
+    cr_assert(memcmp(found[0], x, sizeof x) != 0 && memcmp(found[2], g, sizeof g) != 0);
+    spops_segments_destroy(samples);
+    test_free(&d, mean), test_free(&d, var), test_free(&d, offsets);
+    test_close(&d);
+}
+
 // Finite values have finite means; a NaN stays in its sample and group.
 ParameterizedTestParameters(group_norm, of_hostile_values)
 {
