@@ -173,13 +173,52 @@ SPOPS_API spops_status spops_coords_create_pruned(spops_context *ctx, const spop
                                                   spops_coords **out);
 
 /**
+ * Children of rows: row x of `in` has factor^dims of them, at factor x + d with 0 <= d < factor on each
+ * axis. The set has the children whose keep is not 0.
+ *
+ * factor    1 to 7; 2: eight children in 3D.
+ * keep      [rows of in][factor^dims], the last axis fastest, where ctx runs; read during the call.
+ *           Often `logits > 0` of a network that predicts which children there are.
+ * options   Its box, left out: the box of all children. Children outside are left out and counted.
+ *
+ * row_item of the view says which child a row is: row of in * factor^dims + number of the child. Features
+ * follow with spops_channel_to_space_execute (spops/dense.h). In order GIVEN rows are in that order.
+ *
+ * The rest as spops_coords_create.
+ */
+SPOPS_API spops_status spops_coords_create_children(spops_context *ctx, const spops_coords *in,
+                                                    int32_t factor, const uint8_t *keep,
+                                                    const spops_coords_options *options,
+                                                    spops_coords **out);
+
+/**
+ * Growth around marked rows: the rows of `in`, then the cells of windows around rows whose mark is not 0
+ * that are not in `in`. In order GIVEN the rows of `in` keep their numbers, so that features are padded
+ * by rows of zeros.
+ *
+ * kernel    The window: odd sizes and dilations; stride 1, padding 0 or such that the row is in the middle.
+ * marks     [rows of in], where ctx runs; read during the call.
+ * options   Its box, left out: the box of `in` and its windows. Rows and cells outside are left out and
+ *           counted.
+ *
+ * The rest as spops_coords_create.
+ * Source    What networks call feature diffusion (SAFDNet) or focal convolution.
+ */
+SPOPS_API spops_status spops_coords_create_grown(spops_context *ctx, const spops_coords *in,
+                                                 const spops_kernel_shape *kernel,
+                                                 const uint8_t *marks,
+                                                 const spops_coords_options *options,
+                                                 spops_coords **out);
+
+/**
  * A set into a capacity, filled by spops_coords_update and its sisters, as often as wanted, on the
  * stream, also inside a captured graph. Until then it is empty.
  *
  * max_rows   Rows it can hold.
  * max_items  Candidates a fill may bring, duplicates included: the rows of the array; those of both
  *            sets of a union; for down- and upsampling, the capacity of `in` times
- *            spops_kernel_shape_num_candidates.
+ *            spops_kernel_shape_num_candidates; for children, times factor^dims; for growth, times
+ *            the window's cells and one.
  * options    Its box is needed: what lies outside is left out and counted. Duplicates are merged
  *            and counted.
  *
@@ -234,6 +273,17 @@ SPOPS_API spops_status spops_coords_update_union(spops_context *ctx, spops_coord
  */
 SPOPS_API spops_status spops_coords_update_pruned(spops_context *ctx, spops_coords *coords,
                                                   const spops_coords *in, const uint8_t *keep);
+
+/** Refill with children of `in`; keep is [max_rows of in][factor^dims]. The rest as spops_coords_update. */
+SPOPS_API spops_status spops_coords_update_children(spops_context *ctx, spops_coords *coords,
+                                                    const spops_coords *in, int32_t factor,
+                                                    const uint8_t *keep);
+
+/** Refill with `in` and what grows around it; marks is [max_rows of in]. The rest as spops_coords_update. */
+SPOPS_API spops_status spops_coords_update_grown(spops_context *ctx, spops_coords *coords,
+                                                 const spops_coords *in,
+                                                 const spops_kernel_shape *kernel,
+                                                 const uint8_t *marks);
 
 /** What a set of coordinates holds, and what was left out of it. */
 typedef struct spops_coords_info {

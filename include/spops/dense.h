@@ -91,6 +91,54 @@ SPOPS_API spops_status spops_dense_rows_execute_backward(spops_context *ctx,
                                                          const spops_dense_shape *shape,
                                                          spops_matrix grad_dense);
 
+/* ---- Channels and space ---------------------------------------------------------------------- */
+
+/**
+ * Channels of rows become rows of their children:
+ *
+ *     out[f, :] = x[p, t * C .. t * C + C - 1]     where fine row f is child t of coarse row p
+ *
+ * Child t of a row at x is at factor x + d; d are the digits of t to the base factor, the last axis
+ * fastest. A fine row whose coarse row is not in the set is 0.
+ *
+ * coarse, fine  Sets of as many axes, in any order: fine often by spops_coords_create_children of coarse,
+ *               or coarse by spops_coords_create_downsampled of fine, size and stride factor.
+ * factor        1 to 7.
+ * x             [coarse.max_rows, factor^dims * C], f32 f16 bf16 and, on the CPU, f64.
+ * out           [fine.max_rows, C], dtype of x. Every element is written: 0 for rows not in use.
+ *
+ * Memory    Where ctx runs. No pointer is kept. out must not overlap x.
+ * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
+ * Scratch   None: rows are looked up in the sets.
+ * Numerics  Elements are copied bit for bit.
+ * Errors    INVALID_ARGUMENT (axes, factor, shapes, dtype, stride, overlap), NOT_SUPPORTED, CUDA. After any
+ *           but CUDA, nothing was enqueued and out is untouched.
+ * Threads   One thread at a time per ctx; sets may be shared.
+ */
+SPOPS_API spops_status spops_channel_to_space_execute(spops_context *ctx,
+                                                      const spops_coords *coarse,
+                                                      const spops_coords *fine, int32_t factor,
+                                                      spops_matrix x, spops_matrix out);
+
+/** Its gradient: as spops_space_to_channel_execute of grad_out. */
+SPOPS_API spops_status spops_channel_to_space_execute_backward(
+    spops_context *ctx, const spops_coords *coarse, const spops_coords *fine, int32_t factor,
+    spops_matrix grad_out, spops_matrix grad_x);
+
+/**
+ * Rows of children become channels of their coarse row: out[p, t * C ..] = x[f, :], 0 where child t of p
+ * is not in fine. Shapes and the rest as spops_channel_to_space_execute, x and out exchanged.
+ */
+SPOPS_API spops_status spops_space_to_channel_execute(spops_context *ctx,
+                                                      const spops_coords *coarse,
+                                                      const spops_coords *fine, int32_t factor,
+                                                      spops_matrix x, spops_matrix out);
+
+/** Its gradient: as spops_channel_to_space_execute of grad_out. */
+SPOPS_API spops_status spops_space_to_channel_execute_backward(
+    spops_context *ctx, const spops_coords *coarse, const spops_coords *fine, int32_t factor,
+    spops_matrix grad_out, spops_matrix grad_x);
+
 SPOPS_EXTERN_C_END
 
 #endif

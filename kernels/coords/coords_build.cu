@@ -202,6 +202,7 @@ struct build_params {
     uint64_t *clear;           // the index's table, or the words of its grid
     uint64_t clear_value;
     uint64_t *clear_table_end; // of ws.table
+    int64_t max_source_rows;   // that num_items counts
     int32_t per_item;          // candidates
     int32_t num_tiles;
     bool tiles_scanned; // tile_counts holds what is before a tile
@@ -235,7 +236,7 @@ __global__ void __launch_bounds__(threads) start_build(const __grid_constant__ b
         state.overflow = (s.num_items != nullptr && *s.num_items > s.max_items_a) ||
                          (s.num_items_b != nullptr && *s.num_items_b > s.max_items - s.max_items_a);
     else
-        state.overflow = s.num_items != nullptr && *s.num_items > s.max_items;
+        state.overflow = s.num_items != nullptr && *s.num_items > p.max_source_rows;
     *p.coords.state = state;
     *p.ws.duplicate = no_duplicate;
 }
@@ -699,6 +700,7 @@ extern "C" spops_status spops_cuda_coords_build(spops_context *ctx,
     p.coords = *coords;
     p.index = spops::index_of(coords);
     p.ws = carve_workspace(coords, n, &carver);
+    p.max_source_rows = spops_source_max_rows(source);
     p.per_item = taps && source->max_items > 0 ? (int32_t)(n / source->max_items) : 1;
     // A matrix of one row may have any row_stride.
     if (p.source.points.rows <= 1) p.source.points.row_stride = 0;

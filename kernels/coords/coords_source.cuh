@@ -19,8 +19,14 @@ __device__ __forceinline__ int64_t source_items(const int32_t *given, int64_t mo
     return n < 0 ? 0 : n < most ? n : most;
 }
 
+// Whether item i counts; KEPT: but for its keep.
 __device__ __forceinline__ bool source_has_item(const spops_coords_source &s, int64_t i)
 {
+    if (s.kind == SPOPS_COORDS_CHILDREN || s.kind == SPOPS_COORDS_GROWN) {
+        int32_t tap;
+        const int64_t row = spops_source_tap_row(&s, i, &tap);
+        return row < source_items(s.num_items, INT32_MAX) && spops_source_tap_kept(&s, i, row, tap);
+    }
     if (s.kind != SPOPS_COORDS_UNION) return i < source_items(s.num_items, s.max_items);
     if (i < s.max_items_a) return i < source_items(s.num_items, s.max_items_a);
     return i - s.max_items_a < source_items(s.num_items_b, s.max_items - s.max_items_a);
@@ -45,6 +51,11 @@ __device__ __forceinline__ float source_point(const spops_coords_source &s, int6
 __device__ __forceinline__ uint64_t source_key(const spops_coords_source &s,
                                                const spops_key_layout &layout, int64_t i)
 {
+    if (s.kind == SPOPS_COORDS_CHILDREN || s.kind == SPOPS_COORDS_GROWN) {
+        int32_t tap;
+        const int64_t row = spops_source_tap_row(&s, i, &tap);
+        return spops_source_tap_key(&s, &layout, s.rows + row * (1 + s.dims), tap);
+    }
     if (s.kind != SPOPS_COORDS_POINTS) return spops_key_pack(&layout, source_row(s, i));
     const int32_t batch = s.batch != nullptr ? s.batch[i] : 0;
     if (!spops_key_fits(&layout, 0, batch)) return SPOPS_KEY_NONE;

@@ -141,6 +141,44 @@ spops_status spops_boxed_coords_pruned(spops_boxed_call *b)
     return spops_boxed_made(b, made);
 }
 
+spops_status spops_boxed_coords_children(spops_boxed_call *b)
+{
+    enum { KEEP, IN };
+    spops_coords_options options;
+    spops_coords_box box;
+    spops_coords *made = NULL;
+    const int32_t factor = spops_boxed_i32(b, 0);
+    const uint8_t *keep = b->args[KEEP];
+    if (b->into != NULL)
+        return spops_coords_update_children(b->ctx, (spops_coords *)b->into, b->args[IN], factor,
+                                            keep);
+    SPOPS_TRY(read_options(b, 1, &box, &options));
+    SPOPS_TRY(spops_coords_create_children(b->ctx, b->args[IN], factor, keep, &options, &made));
+    return spops_boxed_made(b, made);
+}
+
+spops_status spops_boxed_coords_grown(spops_boxed_call *b)
+{
+    enum { MARKS, IN };
+    spops_coords_options options;
+    spops_kernel_shape kernel = spops_kernel_shape_default();
+    spops_coords_box box;
+    spops_coords *made = NULL;
+
+    kernel.dims = dims_of(b, b->args[IN]);
+    SPOPS_TRY(spops_list_i32(b, 0, SPOPS_MAX_DIMS, 3, kernel.size));
+    SPOPS_TRY(spops_list_i32(b, 1, SPOPS_MAX_DIMS, 1, kernel.dilation));
+    for (int a = 0; a < SPOPS_MAX_DIMS; ++a)
+        kernel.stride[a] = 1;
+    if (b->into != NULL)
+        return spops_coords_update_grown(b->ctx, (spops_coords *)b->into, b->args[IN], &kernel,
+                                         b->args[MARKS]);
+    SPOPS_TRY(read_options(b, 2, &box, &options));
+    SPOPS_TRY(
+        spops_coords_create_grown(b->ctx, b->args[IN], &kernel, b->args[MARKS], &options, &made));
+    return spops_boxed_made(b, made);
+}
+
 spops_status spops_boxed_coords_rows(spops_boxed_call *b)
 {
     enum { COORDS, ROWS, NUM_ROWS };
@@ -445,4 +483,37 @@ spops_status spops_boxed_dense_rows(spops_boxed_call *b)
 spops_status spops_boxed_dense_rows_backward(spops_boxed_call *b)
 {
     return run_dense(b, spops_dense_rows_execute_backward, false);
+}
+
+// ---- Channels and space -------------------------------------------------------------------------
+
+typedef spops_status channels_function(spops_context *ctx, const spops_coords *coarse,
+                                       const spops_coords *fine, int32_t factor, spops_matrix from,
+                                       spops_matrix to);
+
+// From argument 0 to argument 3, by the sets between.
+static spops_status run_channels(const spops_boxed_call *b, channels_function *run)
+{
+    return run(b->ctx, b->args[1], b->args[2], spops_boxed_i32(b, 0), b->matrices[0],
+               b->matrices[3]);
+}
+
+spops_status spops_boxed_channel_to_space(spops_boxed_call *b)
+{
+    return run_channels(b, spops_channel_to_space_execute);
+}
+
+spops_status spops_boxed_channel_to_space_backward(spops_boxed_call *b)
+{
+    return run_channels(b, spops_channel_to_space_execute_backward);
+}
+
+spops_status spops_boxed_space_to_channel(spops_boxed_call *b)
+{
+    return run_channels(b, spops_space_to_channel_execute);
+}
+
+spops_status spops_boxed_space_to_channel_backward(spops_boxed_call *b)
+{
+    return run_channels(b, spops_space_to_channel_execute_backward);
 }

@@ -47,7 +47,11 @@ typedef enum spops_coords_kind {
     SPOPS_COORDS_DOWN = 2,   // item: rows[i]; candidates: every coarse q of which it is a fine p
     SPOPS_COORDS_UP = 3,     // item: rows[i]; candidates: every fine p of which it is the coarse q
     SPOPS_COORDS_UNION = 4,  // items: rows[i], then rows_b[i - max_items_a]
-    SPOPS_COORDS_KEPT = 5    // item: rows[i] where keep[i] != 0; else it is left out, not counted
+    SPOPS_COORDS_KEPT = 5,   // item: rows[i] where keep[i] != 0; else it is left out, not counted
+    // Items of which each is a row and a tap: the candidate is the fine p of coarse rows[r] at tap t.
+    SPOPS_COORDS_CHILDREN = 6, // item r * num_taps + t, where keep[item] != 0
+    SPOPS_COORDS_GROWN =
+        7 // items: rows[r]; then max_items_a + r * num_taps + t, where keep[r] != 0
 } spops_coords_kind;
 
 typedef struct spops_coords_source {
@@ -58,21 +62,71 @@ typedef struct spops_coords_source {
     int64_t max_items;
     const int32_t *num_items; // [1] in backend memory; NULL: max_items. More is an overflow
     const int32_t *rows;      // [max_items][1 + dims] (UNION: [max_items_a][1 + dims])
-    int64_t max_items_a;      // UNION: max_items = max_items_a + max_items_b
+    int64_t max_items_a;      // UNION: max_items = max_items_a + max_items_b; GROWN: rows
     const int32_t *num_items_b;
     const int32_t *rows_b;
-    const uint8_t *keep;           // KEPT
+    const uint8_t *keep;           // KEPT, GROWN: [row]; CHILDREN: [item]
     spops_matrix points;           // POINTS: f32 or f16 [max_items, dims]
     const int32_t *batch;          // POINTS: [max_items], or NULL
     double origin[SPOPS_MAX_DIMS]; // POINTS
     double size[SPOPS_MAX_DIMS];
-    spops_taps taps;        // DOWN, UP
+    spops_taps taps;        // DOWN, UP, CHILDREN, GROWN
     int64_t max_candidates; // max_items times the most candidates an item can have
     // Also to be filled, on the CPU and where they are not NULL: the items of each row, in their
     // order; kinds of one candidate per item.
     int32_t *row_offsets; // [max_rows + 1]
     int32_t *row_items;   // [max_items]
 } spops_coords_source;
+
+static inline bool spops_source_has_taps(const spops_coords_source *s) // of items, one each
+{
+    return s->kind == SPOPS_COORDS_CHILDREN || s->kind == SPOPS_COORDS_GROWN;
+}
+
+// Rows that an item of such a source may have, and items after the first max_items_a.
+static inline int64_t spops_source_max_rows(const spops_coords_source *s)
+{
+    if (s->kind == SPOPS_COORDS_GROWN) return s->max_items_a;
+    return s->kind == SPOPS_COORDS_CHILDREN ? s->max_items / s->taps.num_taps : s->max_items;
+}
+
+// The row of an item of CHILDREN or GROWN, and its tap; -1: the row itself.
+SPOPS_HD int64_t spops_source_tap_row(const spops_coords_source *s, int64_t i, int32_t *tap)
+{
+    const uint32_t taps = (uint32_t)s->taps.num_taps; // items are fewer than 2^31
+    const uint32_t at = (uint32_t)(s->kind == SPOPS_COORDS_GROWN ? i - s->max_items_a : i);
+    if (s->kind == SPOPS_COORDS_GROWN && i < s->max_items_a) {
+        *tap = -1;
+        return i;
+    }
+    *tap = (int32_t)(at % taps);
+    return (int64_t)(at / taps);
+}
+
+// Whether an item of a row that is in use gives its candidate.
+SPOPS_HD int spops_source_tap_kept(const spops_coords_source *s, int64_t i, int64_t row,
+                                   int32_t tap)
+{
+    return s->kind == SPOPS_COORDS_CHILDREN ? s->keep[i] != 0 : tap < 0 || s->keep[row] != 0;
+}
+
+// The key of the candidate that a row gives by a tap, or SPOPS_KEY_NONE outside the box.
+SPOPS_HD uint64_t spops_source_tap_key(const spops_coords_source *s, const spops_key_layout *layout,
+                                       const int32_t *row, int32_t tap)
+{
+    uint64_t key;
+    int a;
+    if (tap < 0) return spops_key_pack(layout, row);
+    if (!spops_key_fits(layout, 0, row[0])) return SPOPS_KEY_NONE;
+    key = spops_key_column(layout, 0, row[0]);
+    for (a = s->dims - 1; a >= 0; --a) { // the last axis runs fastest
+        const int64_t v = spops_tap_fine(&s->taps, a, row[a + 1], tap % s->taps.size[a]);
+        tap /= s->taps.size[a];
+        if (!spops_key_fits(layout, a + 1, v)) return SPOPS_KEY_NONE;
+        key |= spops_key_column(layout, a + 1, v);
+    }
+    return key;
+}
 
 typedef struct spops_coords_search_args {
     const spops_key_layout *layout;

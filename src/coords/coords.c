@@ -267,9 +267,10 @@ static spops_status check_duplicates(spops_context *ctx, const char *call,
                       call, state->duplicate, state->duplicate_of);
 }
 
-static bool one_candidate(spops_coords_kind kind)
+// Whether the row of each item is kept: of items with one candidate each, which callers number.
+static bool has_item_rows(spops_coords_kind kind)
 {
-    return kind != SPOPS_COORDS_DOWN && kind != SPOPS_COORDS_UP;
+    return kind != SPOPS_COORDS_DOWN && kind != SPOPS_COORDS_UP && kind != SPOPS_COORDS_GROWN;
 }
 
 static spops_status build_set(spops_context *ctx, const spops_coords_source *source,
@@ -286,7 +287,7 @@ static spops_status make_to_measure(spops_context *ctx, const char *call,
                                     const spops_coords_box *box, spops_coords **out)
 {
     spops_status status = SPOPS_STATUS_OK;
-    const bool item_rows = one_candidate(source->kind);
+    const bool item_rows = has_item_rows(source->kind);
     spops_coords_state state;
     spops_coords_arrays counted = {.order = choices->order,
                                    .max_rows = source->max_candidates,
@@ -373,7 +374,7 @@ spops_status spops_coords_make(spops_context *ctx, const char *call,
                                spops_coords **out)
 {
     spops_status status = SPOPS_STATUS_OK;
-    const bool item_rows = one_candidate(source->kind);
+    const bool item_rows = has_item_rows(source->kind);
     spops_coords *s = NULL, *fitted = NULL;
 
     SPOPS_TRY(spops_check_no_memory(ctx, call, choices->memory));
@@ -423,7 +424,7 @@ spops_status spops_coords_fill(spops_context *ctx, const char *call, spops_coord
                   ", expected at least %" PRId64,
                   call, coords->max_candidates, source->max_candidates);
     arrays.max_items = source->max_items;
-    if (!one_candidate(source->kind)) arrays.item_row = NULL;
+    if (!has_item_rows(source->kind)) arrays.item_row = NULL;
     SPOPS_TRY(build_set(ctx, source, &arrays, coords->base.workspace));
     coords->has_item_row = arrays.item_row != NULL;
     coords->last_items = source->max_items;

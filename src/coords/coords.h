@@ -49,6 +49,10 @@ spops_status spops_kernel_shape_read(spops_context *ctx, const char *call,
                                      const spops_kernel_shape *kernel, int32_t dims,
                                      spops_taps *taps);
 
+// The taps of factor^dims children, 1 to SPOPS_MAX_KERNEL_SIZE along an axis.
+spops_status spops_children_taps(spops_context *ctx, const char *call, int32_t dims, int32_t factor,
+                                 spops_taps *taps);
+
 // coords_layout.c: fields of a box, INVALID_ARGUMENT where they do not fit a key; and the boxes of
 // sets made from others (INVALID_ARGUMENT where they leave int32).
 spops_status spops_key_layout_make(spops_context *ctx, const char *call, int32_t dims,

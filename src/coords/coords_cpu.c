@@ -302,6 +302,13 @@ static uint64_t item_key(const spops_coords_source *source, const spops_key_layo
 {
     const int columns = source->dims + 1;
     *counts = true;
+    if (spops_source_has_taps(source)) {
+        int32_t tap;
+        const int64_t row = spops_source_tap_row(source, i, &tap);
+        *counts = spops_source_tap_kept(source, i, row, tap);
+        return *counts ? spops_source_tap_key(source, layout, source->rows + row * columns, tap)
+                       : SPOPS_KEY_NONE;
+    }
     switch (source->kind) {
     case SPOPS_COORDS_UNION:
         return spops_key_pack(layout, i < source->max_items_a
@@ -320,7 +327,8 @@ static int64_t clamp_items(const int32_t *num_items, int64_t max_items, bool *ov
     return *num_items < 0 ? 0 : *num_items > max_items ? max_items : *num_items;
 }
 
-// Whether item i of a union is in use: those of a, or of b, that are counted.
+// Whether item i is in use. Of a union: the items of a, or of b, that are counted. Of grown rows: the
+// rows, or their taps.
 typedef struct items_in_use {
     int64_t n, first_b, last_b; // n: where the last one ends
     int64_t last_a;
@@ -330,7 +338,15 @@ static items_in_use count_items(const spops_coords_source *source, bool *overflo
 {
     items_in_use use;
     const bool two = source->kind == SPOPS_COORDS_UNION;
-    const int64_t max_a = two ? source->max_items_a : source->max_items;
+    const int64_t max_a = two ? source->max_items_a : spops_source_max_rows(source);
+    if (spops_source_has_taps(source)) {
+        const int64_t rows = clamp_items(source->num_items, max_a, overflow);
+        const bool grown = source->kind == SPOPS_COORDS_GROWN;
+        use.first_b = grown ? max_a : source->max_items;
+        use.last_a = grown ? rows : rows * source->taps.num_taps;
+        use.n = use.last_b = grown ? max_a + rows * source->taps.num_taps : use.last_a;
+        return use;
+    }
     use.last_a = clamp_items(source->num_items, max_a, overflow);
     use.first_b = max_a;
     use.last_b = max_a + clamp_items(source->num_items_b, source->max_items - max_a, overflow);

@@ -157,6 +157,72 @@ static spops_status kept_source(spops_context *ctx, const char *call, const spop
     return SPOPS_STATUS_OK;
 }
 
+// `num_taps` items of each row, and the rows themselves where the set grows.
+static spops_status taps_source(spops_context *ctx, const char *call, spops_coords_kind kind,
+                                const spops_coords *in, const spops_taps *taps, const uint8_t *keep,
+                                spops_coords_source *source)
+{
+    const bool grows = kind == SPOPS_COORDS_GROWN;
+    const int64_t rows = in->arrays.max_rows, each = taps->num_taps + (grows ? 1 : 0);
+    SPOPS_REQUIRE(ctx, keep != NULL || rows == 0, "%s: %s is NULL, expected %" PRId64 " elements",
+                  call, grows ? "marks" : "keep", grows ? rows : rows * taps->num_taps);
+    SPOPS_TRY(check_candidates(ctx, call, rows, each));
+    *source = source_of(kind, in);
+    source->unique = !grows;
+    source->taps = *taps;
+    source->keep = keep;
+    source->max_items_a = grows ? rows : 0;
+    source->max_items = source->max_candidates = rows * each;
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status children_source(spops_context *ctx, const char *call, const spops_coords *in,
+                                    int32_t factor, const uint8_t *keep,
+                                    spops_coords_source *source)
+{
+    spops_taps taps;
+    SPOPS_TRY(spops_coords_check(ctx, call, "in", in));
+    SPOPS_TRY(spops_children_taps(ctx, call, in->arrays.layout.dims, factor, &taps));
+    return taps_source(ctx, call, SPOPS_COORDS_CHILDREN, in, &taps, keep, source);
+}
+
+spops_status spops_children_taps(spops_context *ctx, const char *call, int32_t dims, int32_t factor,
+                                 spops_taps *taps)
+{
+    spops_kernel_shape kernel;
+    SPOPS_REQUIRE(ctx, factor >= 1 && factor <= SPOPS_MAX_KERNEL_SIZE,
+                  "%s: factor is %" PRId32 ", expected 1 to %d", call, factor,
+                  SPOPS_MAX_KERNEL_SIZE);
+    kernel = spops_kernel_shape_cube(dims, factor, factor, 1);
+    return spops_kernel_shape_read(ctx, call, &kernel, dims, taps);
+}
+
+static spops_status grown_source(spops_context *ctx, const char *call, const spops_coords *in,
+                                 const spops_kernel_shape *kernel, const uint8_t *marks,
+                                 spops_coords_source *source)
+{
+    spops_taps taps;
+    SPOPS_TRY(spops_coords_check(ctx, call, "in", in));
+    SPOPS_TRY(spops_kernel_shape_read(ctx, call, kernel, in->arrays.layout.dims, &taps));
+    for (int a = 0; a < taps.dims; ++a) {
+        const int64_t centre = (int64_t)taps.dilation[a] * (taps.size[a] / 2);
+        SPOPS_REQUIRE(ctx, taps.size[a] % 2 == 1,
+                      "%s: kernel.size[%d] is %" PRId32 ", expected an odd number", call, a,
+                      taps.size[a]);
+        SPOPS_TRY(check_axis(ctx, call, "stride", a, taps.stride[a], 1, 1));
+        SPOPS_REQUIRE(ctx, taps.padding[a] == 0 || taps.padding[a] == centre,
+                      "%s: kernel.padding[%d] is %" PRId32 ", expected 0 or %" PRId64
+                      ", so that a row is in the middle",
+                      call, a, taps.padding[a], centre);
+        SPOPS_REQUIRE(ctx, centre <= INT32_MAX,
+                      "%s: kernel.dilation[%d] is %" PRId32 ", which reaches %" PRId64
+                      " cells, expected at most 2^31 - 1",
+                      call, a, taps.dilation[a], centre);
+        taps.padding[a] = (int32_t)centre;
+    }
+    return taps_source(ctx, call, SPOPS_COORDS_GROWN, in, &taps, marks, source);
+}
+
 // ---- Grids --------------------------------------------------------------------------------------
 
 // The grid of a window's other side. Windows that lie side by side make voxels of voxels; where they
@@ -272,6 +338,48 @@ spops_status spops_coords_create_pruned(spops_context *ctx, const spops_coords *
     return SPOPS_STATUS_OK;
 }
 
+static spops_status create_from_taps(spops_context *ctx, const char *call, const spops_coords *in,
+                                     const spops_coords_source *source,
+                                     const spops_coords_options *options, spops_coords **out)
+{
+    spops_coords_choices choices;
+    spops_coords_box box;
+
+    SPOPS_TRY(spops_coords_read_options(ctx, call, source->dims, options, &choices));
+    memset(&box, 0, sizeof box);
+    if (!choices.has_box)
+        SPOPS_TRY(spops_box_upsampled(ctx, call, &in->arrays.layout, &source->taps, &box));
+    return create(ctx, call, source, &choices, &box, out);
+}
+
+spops_status spops_coords_create_children(spops_context *ctx, const spops_coords *in,
+                                          int32_t factor, const uint8_t *keep,
+                                          const spops_coords_options *options, spops_coords **out)
+{
+    static const char call[] = "coords_create_children";
+    spops_coords_source source;
+
+    SPOPS_BEGIN_CREATE(ctx, call, out);
+    SPOPS_TRY(children_source(ctx, call, in, factor, keep, &source));
+    SPOPS_TRY(create_from_taps(ctx, call, in, &source, options, out));
+    (*out)->grid = window_grid(SPOPS_COORDS_UP, in, &source.taps);
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_coords_create_grown(spops_context *ctx, const spops_coords *in,
+                                       const spops_kernel_shape *kernel, const uint8_t *marks,
+                                       const spops_coords_options *options, spops_coords **out)
+{
+    static const char call[] = "coords_create_grown";
+    spops_coords_source source;
+
+    SPOPS_BEGIN_CREATE(ctx, call, out);
+    SPOPS_TRY(grown_source(ctx, call, in, kernel, marks, &source));
+    SPOPS_TRY(create_from_taps(ctx, call, in, &source, options, out));
+    (*out)->grid = in->grid;
+    return SPOPS_STATUS_OK;
+}
+
 // ---- Set ----------------------------------------------------------------------------------------
 
 static spops_status set_window(spops_context *ctx, const char *call, spops_coords_kind kind,
@@ -324,6 +432,36 @@ spops_status spops_coords_update_pruned(spops_context *ctx, spops_coords *coords
     SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_plan_check(ctx, call, "coords", coords));
     SPOPS_TRY(kept_source(ctx, call, in, keep, &source));
+    SPOPS_REQUIRE(ctx, coords != in, "%s: coords is in, expected another set", call);
+    SPOPS_TRY(spops_coords_fill(ctx, call, coords, &source));
+    coords->grid = in->grid;
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_coords_update_children(spops_context *ctx, spops_coords *coords,
+                                          const spops_coords *in, int32_t factor,
+                                          const uint8_t *keep)
+{
+    static const char call[] = "coords_update_children";
+    spops_coords_source source;
+    SPOPS_BEGIN_CALL(ctx, call);
+    SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
+    SPOPS_TRY(children_source(ctx, call, in, factor, keep, &source));
+    SPOPS_REQUIRE(ctx, coords != in, "%s: coords is in, expected another set", call);
+    SPOPS_TRY(spops_coords_fill(ctx, call, coords, &source));
+    coords->grid = window_grid(SPOPS_COORDS_UP, in, &source.taps);
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_coords_update_grown(spops_context *ctx, spops_coords *coords,
+                                       const spops_coords *in, const spops_kernel_shape *kernel,
+                                       const uint8_t *marks)
+{
+    static const char call[] = "coords_update_grown";
+    spops_coords_source source;
+    SPOPS_BEGIN_CALL(ctx, call);
+    SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
+    SPOPS_TRY(grown_source(ctx, call, in, kernel, marks, &source));
     SPOPS_REQUIRE(ctx, coords != in, "%s: coords is in, expected another set", call);
     SPOPS_TRY(spops_coords_fill(ctx, call, coords, &source));
     coords->grid = in->grid;
