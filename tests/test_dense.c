@@ -217,7 +217,8 @@ ParameterizedTest(struct case_param *p, dense, moves_every_element, .timeout = 6
                  {2, 3, {16, 24, 0, 0}, 2, 0, 64, 0}, {2, 1, {64, 64, 0, 0}, 50, 7, 80, 8},
                  {3, 2, {2, 9, 32, 0}, 4, 3, 16, 0},  {3, 1, {5, 8, 8, 1}, 1, 0, 130, 3},
                  {4, 1, {3, 2, 5, 4}, 2, 1, 7, 2},    {3, 4, {3, 3, 3, 0}, 1000, 0, 8, 0},
-                 {2, 1, {8, 8, 0, 0}, 1, 2, 0, 0}};
+                 {2, 1, {8, 8, 0, 0}, 1, 2, 0, 0},    {2, 2, {40, 40, 0, 0}, 20, 3, 24, 0},
+                 {3, 1, {3, 11, 37, 0}, 40, 0, 5, 0}, {1, 3, {4096, 0, 0, 0}, 200, 9, 40, 0}};
     static dense_case c;
     test_rng rng = test_rng_make((case_number(p) << 32) + 77);
     test_device d;
@@ -260,17 +261,17 @@ ParameterizedTest(struct backend_param *p, dense, few_cells)
     test_device d;
 
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 8; ++i) {
         memset(&c, 0, sizeof c);
         c.shape = spops_dense_shape_default();
         c.dims = 2;
-        c.channels = i < 2 ? 64 : 72;
+        c.channels = i % 4 < 2 ? 64 : 72;
         c.shape.layout = (spops_dense_layout)layouts[i % 2];
         c.shape.num_batches = 1;
         c.shape.size[0] = 2;
-        c.shape.size[1] = i < 2 ? 64 : 40;
+        c.shape.size[1] = i < 4 ? i < 2 ? 64 : 40 : 320;
         c.batch_cells = 2 * c.shape.size[1];
-        draw_rows(&c, 2, &rng);
+        draw_rows(&c, i < 4 ? 2 : 20, &rng);
         make_set(&d, &c, 1);
         for (int k = 0; k < 2; ++k)
             check_case(&d, &c, dtypes[k], 0, (uint64_t)(500 + 8 * i + 2 * k));

@@ -16,12 +16,12 @@ SPOPS_EXTERN_C_BEGIN
 /** The voxels that points lie in, and which points lie in which. */
 typedef struct spops_voxels spops_voxels;
 
-/** Which of a voxel's points its segment holds. */
+/** Which of a voxel's points its segment holds; FIRST and RANDOM: one, or as many as most_points. */
 typedef enum spops_voxel_points {
     SPOPS_VOXEL_POINTS_ALL = 0,
-    SPOPS_VOXEL_POINTS_FIRST = 1,   /* the earliest alone */
+    SPOPS_VOXEL_POINTS_FIRST = 1,   /* the earliest */
     SPOPS_VOXEL_POINTS_NEAREST = 2, /* the nearest to the voxel's centre; the earliest on ties */
-    SPOPS_VOXEL_POINTS_RANDOM = 3   /* one of them at random, by seed */
+    SPOPS_VOXEL_POINTS_RANDOM = 3   /* at random, by seed */
 } spops_voxel_points;
 
 /** Choices of spops_voxels_create and spops_voxels_reserve. */
@@ -42,8 +42,9 @@ typedef struct spops_voxels_options {
      */
     int32_t crop;
     double lower_m[SPOPS_MAX_DIMS], upper_m[SPOPS_MAX_DIMS];
-    uint32_t seed;    /* of SPOPS_VOXEL_POINTS_RANDOM */
-    int32_t reserved; /* 0 */
+    uint32_t seed;       /* of SPOPS_VOXEL_POINTS_RANDOM */
+    int32_t most_points; /* FIRST and RANDOM: points that a voxel's segment holds at most, up to 1024;
+                            0: 1. Hard voxels; num_points of the view still counts all */
 } spops_voxels_options;
 
 SPOPS_DEFINE_DEFAULT(spops_voxels_options)
@@ -114,7 +115,7 @@ typedef struct spops_voxels_view {
     int64_t max_points, max_voxels;
     const int32_t *point_voxel;  /* [max_points] -1 for a point left out */
     const int32_t *num_points;   /* [max_voxels] points of a voxel */
-    const int32_t *chosen_point; /* [max_voxels] NULL with POINTS_ALL */
+    const int32_t *chosen_point; /* [max_voxels] NULL with POINTS_ALL; the first of several */
 } spops_voxels_view;
 
 SPOPS_DEFINE_DEFAULT(spops_voxels_view)
@@ -127,6 +128,37 @@ SPOPS_DEFINE_DEFAULT(spops_voxels_view)
  */
 SPOPS_API spops_status spops_voxels_get_view(spops_context *ctx, const spops_voxels *voxels,
                                              spops_voxels_view *view);
+
+/**
+ * Rows of points as a padded matrix of voxels, [V, P, C] as hard voxels have it:
+ *
+ *     out[v * P + k, :] = x[point k of voxel v, :]     0 where voxel v has no such point
+ *
+ * P is most_points of the options, or 1. FIRST: points by ascending number; RANDOM: in the order drawn.
+ *
+ * voxels      Made with FIRST, NEAREST or RANDOM.
+ * x           [max_points, C], f32 f16 bf16 and, on the CPU, f64.
+ * out         [max_voxels * P, C], dtype of x. Every element is written.
+ * num_points  [max_voxels], i32, or NULL: how many of a voxel's P places have a point.
+ *
+ * Memory    Where ctx runs. No pointer is kept. out must not overlap x.
+ * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
+ * Scratch   None.
+ * Numerics  Elements are copied bit for bit.
+ * Errors    INVALID_ARGUMENT (voxels with all their points, shapes, dtype, stride, overlap), NOT_SUPPORTED,
+ *           CUDA. After any but CUDA, nothing was enqueued and nothing is written.
+ * Threads   One thread at a time per ctx; voxels may be shared.
+ * Source    spconv's PointToVoxel, PointPillars' voxels; which points are kept is by number or by seed here.
+ */
+SPOPS_API spops_status spops_voxels_padded_execute(spops_context *ctx, const spops_voxels *voxels,
+                                                   spops_matrix x, spops_matrix out,
+                                                   int32_t *num_points);
+
+/** Its gradient: grad_x[i, :] is that of the place of point i, 0 for a point without one. */
+SPOPS_API spops_status spops_voxels_padded_execute_backward(spops_context *ctx,
+                                                            const spops_voxels *voxels,
+                                                            spops_matrix grad_out,
+                                                            spops_matrix grad_x);
 
 /** Free voxels; NULL is fine. Waits for their context; nothing else may be using them. */
 static inline void spops_voxels_destroy(spops_voxels *voxels)

@@ -19,11 +19,12 @@ struct voxel_params {
     spops_coords_source source;
     spops_voxel_points points;
     uint32_t seed;
+    int32_t most_points;
     int64_t max_rows;
     const int32_t *num_rows;
     const int32_t *rows, *row_item, *item_row;
     int32_t *num_points, *chosen, *keys;
-    unsigned long long *nearest;
+    unsigned long long *nearest; // [max_rows][most_points]
     int32_t columns;
 };
 
@@ -36,7 +37,11 @@ __global__ void __launch_bounds__(threads) start_voxels(const __grid_constant__ 
     p.num_points[r] = 0;
     if (p.points == SPOPS_VOXEL_POINTS_ALL) return;
     const bool used = r < *p.num_rows;
-    if (p.points == SPOPS_VOXEL_POINTS_FIRST) {
+    if (p.most_points > 1) {
+        for (int32_t k = 0; k < p.most_points; ++k)
+            p.nearest[r * p.most_points + k] = ~0ull;
+        p.chosen[r] = -1;
+    } else if (p.points == SPOPS_VOXEL_POINTS_FIRST) {
         p.chosen[r] = used ? p.row_item[r] : -1;
     } else {
         p.nearest[r] = ~0ull;
@@ -48,6 +53,7 @@ __global__ void __launch_bounds__(threads) start_voxels(const __grid_constant__ 
 // centre (not negative: ordered as they are). RANDOM: what it draws, then the point's number.
 __device__ unsigned long long point_rank(const voxel_params &p, int64_t i, int32_t r)
 {
+    if (p.points == SPOPS_VOXEL_POINTS_FIRST) return (unsigned long long)i;
     if (p.points == SPOPS_VOXEL_POINTS_RANDOM)
         return (unsigned long long)spops_voxel_hash(p.seed, (uint32_t)i) << 32 |
                (unsigned long long)i;
@@ -61,6 +67,20 @@ __device__ unsigned long long point_rank(const voxel_params &p, int64_t i, int32
     return (unsigned long long)__double_as_longlong(sum);
 }
 
+// Into a voxel's places, which ascend: at each the lesser rank stays and the greater goes on to the next.
+// Whatever the order of threads, place k is left with the (k + 1)-th least rank of all.
+__device__ void enter_rank(const voxel_params &p, unsigned long long rank, int32_t r)
+{
+    unsigned long long *const places = p.nearest + (int64_t)r * p.most_points;
+    // The last place only falls: what is greater now has no place in the end.
+    if (rank > spops::load_relaxed((const uint64_t *)places + p.most_points - 1)) return;
+    for (int32_t k = 0; k < p.most_points; ++k) {
+        const unsigned long long before = atomicMin(places + k, rank);
+        if (before == ~0ull) return;
+        if (before > rank) rank = before;
+    }
+}
+
 __global__ void __launch_bounds__(threads) count_points(const __grid_constant__ voxel_params p)
 {
     spops::grid_dependency_wait();
@@ -70,9 +90,13 @@ __global__ void __launch_bounds__(threads) count_points(const __grid_constant__ 
     const int32_t r = p.item_row[i];
     if (r >= 0) {
         atomicAdd(p.num_points + r, 1);
-        if (p.points >= SPOPS_VOXEL_POINTS_NEAREST) atomicMin(p.nearest + r, point_rank(p, i, r));
+        if (p.most_points > 1)
+            enter_rank(p, point_rank(p, i, r), r);
+        else if (p.points >= SPOPS_VOXEL_POINTS_NEAREST)
+            atomicMin(p.nearest + r, point_rank(p, i, r));
     }
-    if (p.points == SPOPS_VOXEL_POINTS_FIRST) p.keys[i] = r >= 0 && p.row_item[r] == i ? r : -1;
+    if (p.points == SPOPS_VOXEL_POINTS_FIRST && p.most_points == 1)
+        p.keys[i] = r >= 0 && p.row_item[r] == i ? r : -1;
 }
 
 // Point i has the key of voxel r if it is the earliest of those as near as it to the centre of voxel r. The
@@ -89,7 +113,7 @@ __device__ void take_nearest(const voxel_params &p, int32_t i, int32_t r)
         p.keys[before] = -1;
 }
 
-// NEAREST and RANDOM: the points that won, now that all have been looked at.
+// The points that won, now that all have been looked at.
 __global__ void __launch_bounds__(threads) choose_points(const __grid_constant__ voxel_params p)
 {
     spops::grid_dependency_wait();
@@ -97,6 +121,15 @@ __global__ void __launch_bounds__(threads) choose_points(const __grid_constant__
     const int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x;
     if (i >= p.source.max_items) return;
     const int32_t r = p.item_row[i];
+    if (p.most_points > 1) {
+        p.keys[i] = -1;
+        if (r < 0) return;
+        const unsigned long long *const places = p.nearest + (int64_t)r * p.most_points;
+        const unsigned long long rank = point_rank(p, i, r);
+        if (rank <= places[p.most_points - 1]) p.keys[i] = r;
+        if (rank == places[0]) p.chosen[r] = (int32_t)i;
+        return;
+    }
     if (p.points == SPOPS_VOXEL_POINTS_NEAREST) {
         if (r >= 0 && p.nearest[r] == point_rank(p, i, r))
             take_nearest(p, (int32_t)i, r);
@@ -206,14 +239,15 @@ extern "C" spops_status spops_cuda_voxel_points(spops_context *ctx,
     p.num_points = args->num_points;
     p.chosen = args->chosen;
     p.keys = args->keys;
-    p.nearest = (unsigned long long *)args->workspace;
+    p.most_points = args->most_points > 1 ? args->most_points : 1;
+    p.nearest = (unsigned long long *)args->ranks;
     p.columns = 1 + coords->layout.dims;
     const dim3 blocks = blocks_for(p.source.max_items, threads);
     SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "voxels: start_voxels", start_voxels,
                                          blocks_for(p.max_rows, threads), threads, p));
     SPOPS_TRY(
         launch<WAITS_FOR_PREVIOUS>(ctx, "voxels: count_points", count_points, blocks, threads, p));
-    if (p.points < SPOPS_VOXEL_POINTS_NEAREST) return SPOPS_STATUS_OK;
+    if (p.points < SPOPS_VOXEL_POINTS_NEAREST && p.most_points == 1) return SPOPS_STATUS_OK;
     return launch<WAITS_FOR_PREVIOUS>(ctx, "voxels: choose_points", choose_points, blocks, threads,
                                       p);
 }

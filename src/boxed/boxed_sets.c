@@ -193,6 +193,7 @@ spops_status spops_boxed_coords_rows(spops_boxed_call *b)
 spops_status spops_boxed_voxels(spops_boxed_call *b)
 {
     enum { SIZE_M, ORIGIN_M, POINTS, SEED, DIMS, ORDER, SEARCH, LOWER_M, UPPER_M, GRADIENTS, COLS };
+    enum { MOST_POINTS = COLS + 1 };
     enum { CLOUD, BATCH, NUM_POINTS };
     spops_voxels_options options = spops_voxels_options_default();
     spops_coords_options coords = spops_coords_options_default();
@@ -213,6 +214,7 @@ spops_status spops_boxed_voxels(spops_boxed_call *b)
     options.dims = spops_boxed_i32(b, DIMS);
     options.gradients = (spops_gradients)spops_boxed_i32(b, GRADIENTS);
     options.max_cols = b->attributes[COLS].i;
+    options.most_points = spops_boxed_i32(b, MOST_POINTS);
     coords.order = (spops_coords_order)spops_boxed_i32(b, ORDER);
     coords.search = (spops_coords_search)spops_boxed_i32(b, SEARCH);
     options.coords = &coords;
@@ -228,6 +230,17 @@ spops_status spops_boxed_voxels_coords(spops_boxed_call *b)
 spops_status spops_boxed_voxels_segments(spops_boxed_call *b)
 {
     return spops_boxed_part(b, spops_voxels_segments(b->args[0]));
+}
+
+spops_status spops_boxed_voxels_padded(spops_boxed_call *b)
+{
+    return spops_voxels_padded_execute(b->ctx, b->args[1], b->matrices[0], b->matrices[2],
+                                       (int32_t *)(uintptr_t)b->args[3]);
+}
+
+spops_status spops_boxed_voxels_padded_backward(spops_boxed_call *b)
+{
+    return spops_voxels_padded_execute_backward(b->ctx, b->args[1], b->matrices[0], b->matrices[2]);
 }
 
 spops_status spops_boxed_devoxels(spops_boxed_call *b)

@@ -175,13 +175,32 @@ typedef struct spops_voxel_points_args {
     const spops_coords_arrays *coords; // filled from it
     spops_voxel_points points;
     uint32_t seed;       // RANDOM
+    int32_t most_points; // FIRST and RANDOM: more than 1, or 1
     int32_t *num_points; // [max_rows] points of a voxel; rows not in use get 0
     int32_t *chosen;     // [max_rows] not ALL: a voxel's point, -1 for rows not in use
     int32_t *keys;       // [max_items] segment of a point: its voxel if it counts, else -1.
                          // NULL with ALL, where item_row serves
-    void *workspace;     // [max_rows] of 8 bytes
+    uint64_t *ranks;     // [max_rows][most_points] of a voxel's points, ascending; UINT64_MAX: none.
+                         // Where most_points is more than 1 the low 32 bits are the point
     const int32_t *point_offsets; // [max_rows + 1] where a voxel's points begin; NULL: not known
 } spops_voxel_points_args;
+
+// Places of the points that voxels hold, most_points of each voxel; arrays as they are made above.
+typedef struct spops_voxel_places {
+    int64_t max_points, max_voxels;
+    int32_t most_points;
+    const int32_t *num_points, *chosen, *keys;
+    const uint64_t *ranks;
+} spops_voxel_places;
+
+// A point that counts has a place k of its voxel's: the point at the place, -1: none.
+SPOPS_HD int32_t spops_voxel_place(const uint64_t *ranks, const int32_t *chosen,
+                                   int32_t most_points, int32_t num_points, int64_t voxel,
+                                   int32_t k)
+{
+    if (k >= num_points) return -1;
+    return most_points > 1 ? (int32_t)(uint32_t)ranks[voxel * most_points + k] : chosen[voxel];
+}
 
 // Terms of a devoxelization: term p * C + c is corner c of point p; points that do not count (from
 // num_items on, or not finite) have none.

@@ -115,6 +115,10 @@ spops_status spops_points_source(spops_context *ctx, const char *call, int32_t d
                                  const double *origin_m, spops_coords_source *source);
 // Where the arrays of voxels are.
 void spops_voxels_show(const spops_voxels *voxels, spops_voxels_view *view);
+
+// Where the points of voxels that do not hold all of theirs have their places; others are refused.
+spops_status spops_voxels_places(spops_context *ctx, const char *call, const spops_voxels *voxels,
+                                 spops_voxel_places *places);
 spops_status spops_check_voxel_size(spops_context *ctx, const char *call, int32_t dims,
                                     const double *size_m, const double *origin_m);
 

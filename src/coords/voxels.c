@@ -14,7 +14,8 @@ struct spops_voxels {
     spops_plan base;
     int64_t max_points, max_voxels;
     spops_voxel_points points;
-    uint32_t seed; // RANDOM
+    uint32_t seed;       // RANDOM
+    int32_t most_points; // 1 or more
     double size[SPOPS_MAX_DIMS], origin[SPOPS_MAX_DIMS];
     spops_coords *coords;
     spops_segments *segments;
@@ -22,7 +23,7 @@ struct spops_voxels {
     int32_t *num_points; // [max_voxels]
     int32_t *chosen;     // [max_voxels], not with ALL
     int32_t *keys;       // [max_points], not with ALL
-    void *nearest;       // [max_voxels] of 8 bytes
+    uint64_t *ranks;     // [max_voxels][most_points], not with ALL
     // With ALL, where the backend fills them with the coordinates: a voxel's points, from which the
     // segments are made without another sort. Only while they are made, unless they are made again.
     int32_t *point_offsets; // [max_voxels + 1]
@@ -30,6 +31,8 @@ struct spops_voxels {
     void *own;              // all of these
     size_t own_bytes;
 };
+
+enum { MOST_POINTS_OF_VOXEL = 1024 };
 
 // Fields of a description.
 enum {
@@ -46,7 +49,8 @@ enum {
     GRADIENTS,
     SIZE_M,
     ORIGIN_M = SIZE_M + SPOPS_MAX_DIMS,
-    NUM_FIELDS = ORIGIN_M + SPOPS_MAX_DIMS
+    MOST_POINTS = ORIGIN_M + SPOPS_MAX_DIMS,
+    NUM_FIELDS
 };
 static const spops_coords_fields coords_fields = {DIMS, ORDER, SEARCH, LOWER, UPPER};
 
@@ -126,7 +130,14 @@ static spops_status read_options(spops_context *ctx, const char *call, int32_t d
 {
     memset(o, 0, sizeof *o);
     SPOPS_TRY(spops_read_options(ctx, call, options, o, sizeof *o));
-    SPOPS_TRY(spops_check_reserved(ctx, call, o->reserved));
+    SPOPS_REQUIRE(ctx, o->most_points >= 0 && o->most_points <= MOST_POINTS_OF_VOXEL,
+                  "%s: most_points is %" PRId32 ", expected 0 to %d", call, o->most_points,
+                  MOST_POINTS_OF_VOXEL);
+    SPOPS_REQUIRE(ctx,
+                  o->most_points <= 1 || o->points == SPOPS_VOXEL_POINTS_FIRST ||
+                      o->points == SPOPS_VOXEL_POINTS_RANDOM,
+                  "%s: most_points is %" PRId32 ", expected 0 or 1 with points = %d", call,
+                  o->most_points, (int)o->points);
     SPOPS_TRY(spops_check_voxel_size(ctx, call, dims, o->size_m, o->origin_m));
     SPOPS_REQUIRE(ctx,
                   o->points >= SPOPS_VOXEL_POINTS_ALL && o->points <= SPOPS_VOXEL_POINTS_RANDOM,
@@ -191,7 +202,7 @@ static void carve_voxels(spops_plan *plan, spops_carver *c)
     v->num_points = spops_carve(c, v->max_voxels, 1, sizeof *v->num_points);
     v->chosen = choose ? spops_carve(c, v->max_voxels, 1, sizeof *v->chosen) : NULL;
     v->keys = choose ? spops_carve(c, v->max_points, 1, sizeof *v->keys) : NULL;
-    v->nearest = choose ? spops_carve(c, v->max_voxels, 1, sizeof(uint64_t)) : NULL;
+    v->ranks = choose ? spops_carve(c, v->max_voxels, v->most_points, sizeof *v->ranks) : NULL;
     if (v->base.refillable && points_by_voxel(v)) carve_points(v, v->max_voxels, c);
     v->own = spops_plan_carved(c, begin, &v->own_bytes);
 }
@@ -201,6 +212,7 @@ static void set_options(const spops_voxels_options *o, int64_t max_points, spops
     v->max_points = max_points;
     v->points = o->points;
     v->seed = o->seed;
+    v->most_points = o->most_points > 0 ? o->most_points : 1;
     memcpy(v->size, o->size_m, sizeof v->size);
     memcpy(v->origin, o->origin_m, sizeof v->origin);
 }
@@ -209,6 +221,7 @@ static void put_options(const spops_voxels_options *o, int64_t *fields)
 {
     fields[POINTS] = o->points;
     fields[SEED] = o->seed;
+    fields[MOST_POINTS] = o->most_points > 0 ? o->most_points : 1;
     fields[MAX_COLS] = o->max_cols;
     fields[GRADIENTS] = o->gradients;
     spops_plan_put_f64s(fields + SIZE_M, o->size_m, SPOPS_MAX_DIMS);
@@ -264,7 +277,8 @@ static spops_status enqueue_segments(spops_context *ctx, const spops_coords_sour
     args.point_offsets = v->point_offsets;
     args.chosen = v->chosen;
     args.keys = v->keys;
-    args.workspace = v->nearest;
+    args.most_points = v->most_points;
+    args.ranks = v->ranks;
     SPOPS_TRY(ctx->backend->voxel_points(ctx, &args));
     memset(&terms, 0, sizeof terms);
     if (points_by_voxel(v)) {
@@ -383,12 +397,14 @@ static spops_status read_voxels(spops_context *ctx, const char *call, spops_plan
     SPOPS_TRY(spops_check_count(ctx, call, "max_voxels", fields[MAX_VOXELS]));
     SPOPS_TRY(spops_plan_get_i32s(ctx, call, SPOPS_PLAN_VOXELS, fields, POINTS, 1, &points));
     SPOPS_TRY(spops_plan_check_field(ctx, call, plan, SEED, 0, UINT32_MAX));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, plan, MOST_POINTS, 1, MOST_POINTS_OF_VOXEL));
     SPOPS_TRY(spops_check_gradients_field(ctx, call, fields[GRADIENTS], &given.gradients));
     spops_plan_get_f64s(fields + SIZE_M, given.size_m, SPOPS_MAX_DIMS);
     spops_plan_get_f64s(fields + ORIGIN_M, given.origin_m, SPOPS_MAX_DIMS);
     given.max_cols = fields[MAX_COLS];
     given.points = (spops_voxel_points)points;
     given.seed = (uint32_t)fields[SEED];
+    given.most_points = (int32_t)fields[MOST_POINTS];
     SPOPS_TRY(spops_coords_read_part(ctx, call, fields, &coords_fields, fields[MAX_VOXELS],
                                      fields[MAX_POINTS], &v->coords));
     SPOPS_TRY(read_options(ctx, call, v->coords->arrays.layout.dims, &given, &o, &unused));
@@ -433,6 +449,24 @@ const spops_coords *spops_voxels_coords(const spops_voxels *voxels)
 const spops_segments *spops_voxels_segments(const spops_voxels *voxels)
 {
     return voxels == NULL ? NULL : voxels->segments;
+}
+
+spops_status spops_voxels_places(spops_context *ctx, const char *call, const spops_voxels *voxels,
+                                 spops_voxel_places *places)
+{
+    SPOPS_TRY(check_voxels(ctx, call, voxels));
+    SPOPS_REQUIRE(ctx, voxels->points != SPOPS_VOXEL_POINTS_ALL,
+                  "%s: voxels has all points of each, expected voxels of points FIRST, NEAREST or "
+                  "RANDOM",
+                  call);
+    *places = (spops_voxel_places){.max_points = voxels->max_points,
+                                   .max_voxels = voxels->max_voxels,
+                                   .most_points = voxels->most_points,
+                                   .num_points = voxels->num_points,
+                                   .chosen = voxels->chosen,
+                                   .keys = voxels->keys,
+                                   .ranks = voxels->ranks};
+    return SPOPS_STATUS_OK;
 }
 
 void spops_voxels_show(const spops_voxels *voxels, spops_voxels_view *view)

@@ -49,6 +49,52 @@ static void keys_of_chosen(const void *work, int64_t begin, int64_t end)
     }
 }
 
+// Several points of a voxel: those of the least ranks, which have the point's number below.
+static uint64_t numbered_rank(const spops_voxel_points_args *args, int64_t i)
+{
+    if (args->points == SPOPS_VOXEL_POINTS_FIRST) return (uint64_t)i;
+    return (uint64_t)spops_voxel_hash(args->seed, (uint32_t)i) << 32 | (uint64_t)i;
+}
+
+static void keys_of_ranks(const void *work, int64_t begin, int64_t end)
+{
+    const spops_voxel_points_args *args = (const spops_voxel_points_args *)work;
+    const int64_t most = args->most_points;
+    for (int64_t i = begin; i < end; ++i) {
+        const int32_t voxel = args->coords->item_row[i];
+        const bool counts =
+            voxel >= 0 && numbered_rank(args, i) <= args->ranks[voxel * most + most - 1];
+        args->keys[i] = counts ? voxel : -1;
+    }
+}
+
+static void take_several(spops_context *ctx, const spops_voxel_points_args *args)
+{
+    const int64_t n = args->source->max_items, num_voxels = args->coords->max_rows;
+    const int64_t most = args->most_points;
+
+    memset(args->num_points, 0, (size_t)num_voxels * sizeof *args->num_points);
+    for (int64_t k = 0; k < num_voxels * most; ++k)
+        args->ranks[k] = UINT64_MAX;
+    for (int64_t i = 0; i < n; ++i) {
+        const int32_t voxel = args->coords->item_row[i];
+        if (voxel < 0) continue;
+        const uint64_t rank = numbered_rank(args, i);
+        uint64_t *ranks = args->ranks + voxel * most;
+        int64_t at = args->num_points[voxel]++;
+        if (at >= most) {
+            if (rank > ranks[most - 1]) continue;
+            at = most - 1;
+        }
+        for (; at > 0 && ranks[at - 1] > rank; --at)
+            ranks[at] = ranks[at - 1];
+        ranks[at] = rank;
+    }
+    for (int64_t v = 0; v < num_voxels; ++v)
+        args->chosen[v] = args->num_points[v] > 0 ? (int32_t)(uint32_t)args->ranks[v * most] : -1;
+    spops_parallel_for(spops_team_for(ctx, n), n, 0, keys_of_ranks, args);
+}
+
 static void count_points(const void *work, int64_t begin, int64_t end)
 {
     const spops_voxel_points_args *args = (const spops_voxel_points_args *)work;
@@ -62,10 +108,14 @@ spops_status spops_cpu_voxel_points(spops_context *ctx, const spops_voxel_points
     const spops_coords_arrays *coords = args->coords;
     const int32_t *item_row = coords->item_row;
     const int64_t n = args->source->max_items, num_voxels = coords->max_rows;
-    uint64_t *best = (uint64_t *)args->workspace;
+    uint64_t *best = args->ranks;
 
     if (args->point_offsets != NULL) {
         spops_parallel_for(spops_team_for(ctx, num_voxels), num_voxels, 0, count_points, args);
+        return SPOPS_STATUS_OK;
+    }
+    if (args->most_points > 1 && num_voxels > 0) {
+        take_several(ctx, args);
         return SPOPS_STATUS_OK;
     }
     // Counting goes from point to voxel in one thread: it costs a fraction of what brought the
