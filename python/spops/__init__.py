@@ -11,8 +11,8 @@ PyTorch is imported when something is asked for that needs it.
 from . import _library
 
 __version__ = _library.c.spops_version().decode()
-__all__ = ["Capacity", "Graph", "Plan", "SparseTensor", "__version__", "devoxelize", "prepare", "voxelize", "weights"]
-_modules = {"Capacity": "_capacity", "Graph": "_graph", "Plan": "_plan", **dict.fromkeys(("SparseTensor", "devoxelize", "prepare", "voxelize"), "_tensor")}
+__all__ = ["Capacity", "Graph", "Plan", "SparseTensor", "__version__", "devoxelize", "hard_voxelize", "prepare", "voxelize", "weights"]
+_modules = {"Capacity": "_capacity", "Graph": "_graph", "Plan": "_plan", **dict.fromkeys(("SparseTensor", "devoxelize", "hard_voxelize", "prepare", "voxelize"), "_tensor")}
 _modules.update({name: name for name in ("functional", "nn", "weights")})
 
 

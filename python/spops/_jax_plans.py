@@ -168,8 +168,21 @@ def _capacities(op: Operator, shapes: Shapes, plans: dict[str, Plan], asked: dic
     elif op.name == "coords_pruned":
         of = plans["in"]
         found = dict(dims=of.dims, max_rows=of.max_rows, max_items=of.max_rows, lower=of.lower, upper=of.upper)
+    elif op.name in ("coords_children", "coords_grown"):
+        of, grows = plans["in"], op.name == "coords_grown"
+        factor = shapes.attributes.get("factor", 2)
+        sizes = _per_axis(shapes.attributes["size"], of.dims, 3) if grows else [factor] * of.dims
+        each = math.prod(sizes)
+        reach = [d * (s // 2) for s, d in zip(sizes, _per_axis(shapes.attributes["dilation"], of.dims, 1))] if grows else [0] * of.dims
+        lo, hi = of.lower[1 : 1 + of.dims], of.upper[1 : 1 + of.dims]
+        if grows:
+            lower, upper = [x - r for x, r in zip(lo, reach)], [x + r for x, r in zip(hi, reach)]
+        else:
+            lower, upper = [factor * x for x in lo], [factor * x + factor - 1 for x in hi]
+        items = of.max_rows * (each + grows)
+        found = dict(dims=of.dims, max_rows=items, max_items=items, lower=[*of.lower[:1], *lower], upper=[*of.upper[:1], *upper])
     elif op.name == "voxels":
-        found = dict(dims=n("D"), max_points=n("N"), max_voxels=n("N"), points=shapes.attributes["points_of"])
+        found = dict(dims=n("D"), max_points=n("N"), max_voxels=n("N"), points=shapes.attributes["points_of"], most_points=max(1, shapes.attributes["most_points"]))
     elif op.name == "devoxels":
         corners = 1 << n("D") if shapes.attributes["interpolation"] else 1
         found = dict(dims=n("D"), max_points=n("N"), max_rows=plans["coords"].max_rows, corners=corners)

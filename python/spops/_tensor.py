@@ -422,6 +422,43 @@ def voxelize(
     return x
 
 
+def hard_voxelize(
+    points: Tensor,
+    size: float | Sequence[float],
+    most_points: int,
+    feats: Tensor | None = None,
+    batch: Tensor | None = None,
+    origin: Sequence[float] | float = 0.0,
+    lower: Sequence[float] | None = None,
+    upper: Sequence[float] | None = None,
+    choose: str = "first",
+    seed: int = 0,
+    order: str = "given",
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Voxels of at most most_points points each, padded, as PointPillars and its kind take them.
+
+    Parameters
+    ----------
+    most_points : int, P
+    choose : first (by number) or random (by seed)
+    The others as of :func:`voxelize`.
+
+    Returns
+    -------
+    padded [V, P, C] with zeros where there is no point, places [V, 1 + D] (batch first), and how many of a
+    voxel's P places have a point [V]. Gradients of feats.
+    """
+    feats = points.float() if feats is None else feats
+    crop = {} if lower is None and upper is None else dict(lower_m=lower, upper_m=upper)
+    v = F.voxels(
+        points, batch=batch, size_m=size, origin_m=origin, order=order, points_of=choose, seed=seed,
+        most_points=most_points, max_cols=feats.shape[1], **crop,
+    )  # fmt: skip
+    rows, _ = F.coords_rows(F.voxels_coords(v))
+    padded, counts = F.voxels_padded(feats, v, num_points=True)
+    return padded.reshape(len(rows), most_points, -1), rows, counts
+
+
 def devoxelize(
     x: SparseTensor,
     points: Tensor,

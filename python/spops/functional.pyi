@@ -588,6 +588,29 @@ def coords_pruned(
     max_grid_bytes: int = 0,
 ) -> Plan: ...  # The rows of a set whose keep is not 0.
 
+def coords_children(
+    keep: Tensor,
+    in_: Plan,
+    factor: int = 2,
+    order: str | int = 'given',
+    search: str | int = 'auto',
+    lower: int | Sequence[int] | None = None,
+    upper: int | Sequence[int] | None = None,
+    max_grid_bytes: int = 0,
+) -> Plan: ...  # The factor^dims children of each row whose keep is not 0.
+
+def coords_grown(
+    marks: Tensor,
+    in_: Plan,
+    size: int | Sequence[int] | None = None,
+    dilation: int | Sequence[int] | None = None,
+    order: str | int = 'given',
+    search: str | int = 'auto',
+    lower: int | Sequence[int] | None = None,
+    upper: int | Sequence[int] | None = None,
+    max_grid_bytes: int = 0,
+) -> Plan: ...  # The rows of a set, then the cells of windows around rows whose mark is not 0.
+
 def coords_rows(
     coords: Plan,
     rows: Tensor | None = None,
@@ -647,6 +670,38 @@ def dense_rows_backward(
     grad_dense: Tensor | None = None,
 ) -> Tensor: ...  # Gradient of dense_rows.
 
+def channel_to_space(
+    x: Tensor,
+    coarse: Plan,
+    fine: Plan,
+    factor: int = 2,
+    out: Tensor | None = None,
+) -> Tensor: ...  # Channels of coarse rows as rows of their factor^dims children; 0 for a fine row without a coarse one.
+
+def channel_to_space_backward(
+    grad_out: Tensor,
+    coarse: Plan,
+    fine: Plan,
+    factor: int = 2,
+    grad_x: Tensor | None = None,
+) -> Tensor: ...  # Gradient of channel_to_space.
+
+def space_to_channel(
+    x: Tensor,
+    coarse: Plan,
+    fine: Plan,
+    factor: int = 2,
+    out: Tensor | None = None,
+) -> Tensor: ...  # Rows of children as channels of their coarse row; 0 for a child that is not there.
+
+def space_to_channel_backward(
+    grad_out: Tensor,
+    coarse: Plan,
+    fine: Plan,
+    factor: int = 2,
+    grad_x: Tensor | None = None,
+) -> Tensor: ...  # Gradient of space_to_channel.
+
 def voxels(
     points: Tensor,
     batch: Tensor | None = None,
@@ -662,11 +717,25 @@ def voxels(
     upper_m: float | Sequence[float] | None = None,
     gradients: str | int = 'none',
     max_cols: int = 0,
+    most_points: int = 0,
 ) -> Plan: ...  # The voxels that points lie in; with lower_m and upper_m, points outside are left out.
 
 def voxels_coords(
     voxels: Plan,
 ) -> Plan: ...  # The voxels as a set of coordinates.
+
+def voxels_padded(
+    x: Tensor,
+    voxels: Plan,
+    out: Tensor | None = None,
+    num_points: Tensor | bool = False,
+) -> Tensor | tuple[Tensor, ...]: ...  # Rows of the points that voxels hold, most_points places a voxel, zero where there is no point.
+
+def voxels_padded_backward(
+    grad_out: Tensor,
+    voxels: Plan,
+    grad_x: Tensor | None = None,
+) -> Tensor: ...  # Gradient of voxels_padded.
 
 def voxels_segments(
     voxels: Plan,

@@ -584,6 +584,31 @@ def coords_pruned(
     **capacities: int,
 ) -> Plan: ...  # The rows of a set whose keep is not 0.
 
+def coords_children(
+    keep: Array,
+    in_: Plan,
+    factor: int = 2,
+    order: str | int = 'given',
+    search: str | int = 'auto',
+    lower: int | Sequence[int] | None = None,
+    upper: int | Sequence[int] | None = None,
+    max_grid_bytes: int = 0,
+    **capacities: int,
+) -> Plan: ...  # The factor^dims children of each row whose keep is not 0.
+
+def coords_grown(
+    marks: Array,
+    in_: Plan,
+    size: int | Sequence[int] | None = None,
+    dilation: int | Sequence[int] | None = None,
+    order: str | int = 'given',
+    search: str | int = 'auto',
+    lower: int | Sequence[int] | None = None,
+    upper: int | Sequence[int] | None = None,
+    max_grid_bytes: int = 0,
+    **capacities: int,
+) -> Plan: ...  # The rows of a set, then the cells of windows around rows whose mark is not 0.
+
 def coords_rows(
     coords: Plan,
 ) -> tuple[Array, Array]: ...  # Rows of a set, and how many are in use.
@@ -637,6 +662,34 @@ def dense_rows_backward(
     origin: int | Sequence[int] | None = None,
 ) -> Array: ...  # Gradient of dense_rows.
 
+def channel_to_space(
+    x: Array,
+    coarse: Plan,
+    fine: Plan,
+    factor: int = 2,
+) -> Array: ...  # Channels of coarse rows as rows of their factor^dims children; 0 for a fine row without a coarse one.
+
+def channel_to_space_backward(
+    grad_out: Array,
+    coarse: Plan,
+    fine: Plan,
+    factor: int = 2,
+) -> Array: ...  # Gradient of channel_to_space.
+
+def space_to_channel(
+    x: Array,
+    coarse: Plan,
+    fine: Plan,
+    factor: int = 2,
+) -> Array: ...  # Rows of children as channels of their coarse row; 0 for a child that is not there.
+
+def space_to_channel_backward(
+    grad_out: Array,
+    coarse: Plan,
+    fine: Plan,
+    factor: int = 2,
+) -> Array: ...  # Gradient of space_to_channel.
+
 def voxels(
     points: Array,
     batch: Array | None = None,
@@ -652,6 +705,7 @@ def voxels(
     upper_m: float | Sequence[float] | None = None,
     gradients: str | int = 'none',
     max_cols: int = 0,
+    most_points: int = 0,
     **capacities: int,
 ) -> Plan: ...  # The voxels that points lie in; with lower_m and upper_m, points outside are left out.
 
@@ -659,6 +713,17 @@ def voxels_coords(
     voxels: Plan,
     **capacities: int,
 ) -> Plan: ...  # The voxels as a set of coordinates.
+
+def voxels_padded(
+    x: Array,
+    voxels: Plan,
+    num_points: bool = False,
+) -> Array | tuple[Array, ...]: ...  # Rows of the points that voxels hold, most_points places a voxel, zero where there is no point.
+
+def voxels_padded_backward(
+    grad_out: Array,
+    voxels: Plan,
+) -> Array: ...  # Gradient of voxels_padded.
 
 def voxels_segments(
     voxels: Plan,

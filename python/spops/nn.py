@@ -421,6 +421,90 @@ class Pruning(nn.Module):
         return SparseTensor(x.feats[rows], sites=sites)
 
 
+def _rows_in_use(x: SparseTensor, name: str) -> None:
+    if x.num_rows is not None:
+        raise NotImplementedError(f"{name}: a tensor with a capacity (spops.Graph) is not supported")
+
+
+class Grow(nn.Module):
+    """Growth around marked rows: new rows of zeros at the places of windows around them (feature diffusion).
+
+    size : int or a sequence
+        Places of a window along each axis, odd.
+    dilation : int or a sequence
+    """
+
+    def __init__(self, size=3, dilation=1):
+        super().__init__()
+        self.size, self.dilation = size, dilation
+
+    def forward(self, x: SparseTensor, marks: Tensor) -> SparseTensor:
+        """marks: bool [rows]. The rows of x keep their numbers; new ones come after. Waits for the device."""
+        _rows_in_use(x, "Grow")
+        set = F.coords_grown(marks.to(torch.uint8), x.set, size=self.size, dilation=self.dilation, **x.sites._box(x.spatial_shape))
+        rows, _ = F.coords_rows(set)
+        feats = torch.cat([x.feats, x.feats.new_zeros(len(rows) - len(x), x.feats.shape[1])])
+        return SparseTensor(feats, sites=Sites(rows, x.spatial_shape, x.sites._batch_size, x.stride, set))
+
+
+class ChannelToSpace(nn.Module):
+    """Channels of a row become the rows of its children: factor^D children have C / factor^D channels each.
+
+    factor : int
+        Of every axis. Child t of a place p is at factor p + the digits of t, the last axis fastest.
+    """
+
+    def __init__(self, factor: int = 2):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: SparseTensor, keep: Tensor | None = None, like: SparseTensor | None = None) -> SparseTensor:
+        """keep: bool [rows, factor^D], the children that there are, such as ``logits > 0``; like: at the places of
+        that tensor instead; neither: all children. Waits for the device unless ``like`` is given."""
+        f = self.factor
+        if like is not None:
+            return like.at(F.channel_to_space(x.feats, x.set, like.set, factor=f), like.sites)
+        _rows_in_use(x, "ChannelToSpace")
+        children = f**x.dims
+        if keep is None:
+            keep = torch.ones(len(x), children, dtype=torch.uint8, device=x.device)
+        if tuple(keep.shape) != (len(x), children):
+            raise ValueError(f"ChannelToSpace: keep is {list(keep.shape)}, expected [{len(x)}, {children}]")
+        shape = None if x.spatial_shape is None else tuple(f * n for n in x.spatial_shape)
+        set = F.coords_children(keep.to(torch.uint8).reshape(-1), x.set, factor=f, **x.sites._box(shape))
+        rows, _ = F.coords_rows(set)
+        stride = tuple(max(s // f, 1) for s in x.stride)
+        return SparseTensor(
+            F.channel_to_space(x.feats, x.set, set, factor=f), sites=Sites(rows, shape, x.sites._batch_size, stride, set)
+        )
+
+
+class SpaceToChannel(nn.Module):
+    """Rows of children become channels of their coarse row, zeros for children that are not there.
+
+    factor : int
+        As of :class:`ChannelToSpace`, whose inverse it is.
+    """
+
+    def __init__(self, factor: int = 2):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x: SparseTensor, like: SparseTensor | None = None) -> SparseTensor:
+        """like: the tensor at whose places the coarse rows are; None: wherever there is a child (the device is waited for)."""
+        f = self.factor
+        if like is not None:
+            return like.at(F.space_to_channel(x.feats, like.set, x.set, factor=f), like.sites)
+        _rows_in_use(x, "SpaceToChannel")
+        shape = None if x.spatial_shape is None else tuple(-(-n // f) for n in x.spatial_shape)
+        set = F.coords_down(x.set, size=f, stride=f, **x.sites._box(shape))
+        rows, _ = F.coords_rows(set)
+        stride = tuple(s * f for s in x.stride)
+        return SparseTensor(
+            F.space_to_channel(x.feats, set, x.set, factor=f), sites=Sites(rows, shape, x.sites._batch_size, stride, set)
+        )
+
+
 class PointConv(nn.Module):
     """Convolution over the neighbours of points, a matrix for each tap of a grid around a point.
 

@@ -411,3 +411,66 @@ def test_plans_go_with_the_last_tensor():
         assert [r() for r in left] == [None] * 6
     finally:
         gc.enable()
+
+
+def children_of(x, factor):
+    """[rows, factor^D, 1 + D]: places of all children, the last axis fastest."""
+    digits = torch.cartesian_prod(*[torch.arange(factor)] * x.dims).reshape(-1, x.dims)
+    return torch.cat([x.coords[:, None, :1].expand(-1, len(digits), -1), factor * x.coords[:, None, 1:] + digits], 2)
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("factor", [2, 3])
+def test_channels_and_space(dims, factor):
+    children = factor**dims
+    x = tensor(dims, c=3 * children)
+    feats = x.feats.detach().requires_grad_()
+    x = x.replace(feats)
+    keep = torch.rand(len(x), children) > 0.5
+    y = snn.ChannelToSpace(factor)(x, keep)
+    assert torch.equal(y.coords, children_of(x, factor)[keep].int()) and y.spatial_shape == tuple(factor * n for n in x.spatial_shape)
+    assert torch.equal(y.feats, feats.reshape(len(x), children, 3)[keep])
+    back = snn.SpaceToChannel(factor)(y, like=x)
+    assert torch.equal(back.feats, (feats.reshape(len(x), children, 3) * keep[..., None]).reshape(len(x), -1)) and back.sites is x.sites
+    alone = snn.SpaceToChannel(factor)(y)
+    assert len(alone) == int(keep.any(1).sum()) and alone.feats.shape[1] == 3 * children
+    assert torch.equal(snn.ChannelToSpace(factor)(alone, like=y).feats, y.feats)
+    weight = torch.rand_like(y.feats)
+    (y.feats * weight).sum().backward()
+    expected = torch.zeros(len(x), children, 3)
+    expected[keep] = weight
+    assert torch.equal(feats.grad, expected.reshape(len(x), -1))
+    assert len(snn.ChannelToSpace(factor)(x)) == len(x) * children
+    with pytest.raises(ValueError, match="keep is"):
+        snn.ChannelToSpace(factor)(x, keep[:, 1:])
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_growth(dims):
+    x = tensor(dims)
+    marks = torch.rand(len(x)) > 0.7
+    y = snn.Grow(3)(x, marks)
+    assert torch.equal(y.coords[: len(x)], x.coords) and torch.equal(y.feats[: len(x)], x.feats) and y.feats[len(x) :].eq(0).all()
+    grid = x.replace(marks[:, None].float()).dense()
+    near = getattr(torch.nn.functional, f"max_pool{dims}d")(grid, 3, 1, 1)[:, 0] > 0
+    near |= x.replace(torch.ones(len(x), 1)).dense()[:, 0] > 0
+    assert {tuple(r) for r in y.coords.tolist()} == {tuple(r) for r in torch.nonzero(near).tolist()} and len(y) == int(near.sum())
+
+
+@pytest.mark.parametrize("choose", ["first", "random"])
+def test_hard_voxels(choose):
+    points, feats = torch.rand(500, 2), torch.randn(500, 4, requires_grad=True)
+    padded, rows, counts = spops.hard_voxelize(points, 0.25, 5, feats, choose=choose, seed=3)
+    cells = torch.floor(points / 0.25).int()
+    for v, row in enumerate(rows.tolist()):
+        own = torch.nonzero((cells == torch.tensor(row[1:])).all(1))[:, 0]
+        assert counts[v] == min(len(own), 5) and padded[v, counts[v] :].eq(0).all()
+        if choose == "first":
+            assert torch.equal(padded[v, : counts[v]], feats[own[:5]])
+        else:
+            places = [int((feats[own] == p).all(1).nonzero()[0]) for p in padded[v, : counts[v]]]
+            assert len(set(places)) == len(places)
+    other, _, _ = spops.hard_voxelize(points, 0.25, 5, feats, choose=choose, seed=4)
+    assert torch.equal(other, padded) == (choose == "first")
+    padded.sum().backward()
+    assert feats.grad.sum() == 4 * counts.sum() and feats.grad.unique().tolist() == [0.0, 1.0]

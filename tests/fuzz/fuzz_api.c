@@ -841,7 +841,20 @@ static void make_coords(world *w)
     const int32_t dims = dims_of(w);
     const int64_t n = pick(w, MOST_ROWS);
     (void)spops_kernel_shape_num_taps(&k);
-    switch (pick(w, 8)) {
+    switch (pick(w, 10)) {
+    case 5: {
+        const int32_t factor = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 4);
+        const uint8_t *flags = block(w, (size_t)v.max_rows * 81);
+        MAKE(w, COORDS, made,
+             spops_coords_create_children(w->ctx, in, factor, rarely(w) ? NULL : flags, &o, &made));
+        break;
+    }
+    case 6: {
+        const uint8_t *flags = block(w, (size_t)v.max_rows);
+        MAKE(w, COORDS, made,
+             spops_coords_create_grown(w->ctx, in, &k, rarely(w) ? NULL : flags, &o, &made));
+        break;
+    }
     case 0:
         MAKE(w, COORDS, made, spops_coords_create_downsampled(w->ctx, in, &k, &o, &made));
         break;
@@ -884,7 +897,15 @@ static void set_coords(world *w)
     spops_coords_info info = spops_coords_info_default();
     int64_t num_rows;
     (void)spops_kernel_shape_num_candidates(&k, (int)pick(w, 2));
-    switch (pick(w, 8)) {
+    switch (pick(w, 10)) {
+    case 7:
+        CALL(w, spops_coords_update_children(w->ctx, c, in,
+                                             rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 4),
+                                             block(w, (size_t)from.max_rows * 81)));
+        break;
+    case 8:
+        CALL(w, spops_coords_update_grown(w->ctx, c, in, &k, block(w, (size_t)from.max_rows)));
+        break;
     case 0: // sets that were not reserved are refused, whatever their rows
         CALL(w, spops_coords_update(w->ctx, c, one_int(w, 14),
                                     rows_of(w, max_items_of(w, c), to.dims)));
