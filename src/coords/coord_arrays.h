@@ -180,8 +180,8 @@ typedef struct spops_voxel_points_args {
     int32_t *chosen;     // [max_rows] not ALL: a voxel's point, -1 for rows not in use
     int32_t *keys;       // [max_items] segment of a point: its voxel if it counts, else -1.
                          // NULL with ALL, where item_row serves
-    uint64_t *ranks;     // [max_rows][most_points] of a voxel's points, ascending; UINT64_MAX: none.
-                         // Where most_points is more than 1 the low 32 bits are the point
+    uint64_t *ranks; // [max_rows][most_points] of a voxel's points, ascending; UINT64_MAX: none.
+                     // Where most_points is more than 1 the low 32 bits are the point
     const int32_t *point_offsets; // [max_rows + 1] where a voxel's points begin; NULL: not known
 } spops_voxel_points_args;
 

@@ -181,7 +181,7 @@ static spops_status children_source(spops_context *ctx, const char *call, const 
                                     spops_coords_source *source)
 {
     spops_taps taps;
-    SPOPS_TRY(spops_coords_check(ctx, call, "in", in));
+    SPOPS_TRY(spops_plan_check(ctx, call, "in", in));
     SPOPS_TRY(spops_children_taps(ctx, call, in->arrays.layout.dims, factor, &taps));
     return taps_source(ctx, call, SPOPS_COORDS_CHILDREN, in, &taps, keep, source);
 }
@@ -202,7 +202,7 @@ static spops_status grown_source(spops_context *ctx, const char *call, const spo
                                  spops_coords_source *source)
 {
     spops_taps taps;
-    SPOPS_TRY(spops_coords_check(ctx, call, "in", in));
+    SPOPS_TRY(spops_plan_check(ctx, call, "in", in));
     SPOPS_TRY(spops_kernel_shape_read(ctx, call, kernel, in->arrays.layout.dims, &taps));
     for (int a = 0; a < taps.dims; ++a) {
         const int64_t centre = (int64_t)taps.dilation[a] * (taps.size[a] / 2);
@@ -445,7 +445,7 @@ spops_status spops_coords_update_children(spops_context *ctx, spops_coords *coor
     static const char call[] = "coords_update_children";
     spops_coords_source source;
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
+    SPOPS_TRY(spops_plan_check(ctx, call, "coords", coords));
     SPOPS_TRY(children_source(ctx, call, in, factor, keep, &source));
     SPOPS_REQUIRE(ctx, coords != in, "%s: coords is in, expected another set", call);
     SPOPS_TRY(spops_coords_fill(ctx, call, coords, &source));
@@ -460,7 +460,7 @@ spops_status spops_coords_update_grown(spops_context *ctx, spops_coords *coords,
     static const char call[] = "coords_update_grown";
     spops_coords_source source;
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_coords_check(ctx, call, "coords", coords));
+    SPOPS_TRY(spops_plan_check(ctx, call, "coords", coords));
     SPOPS_TRY(grown_source(ctx, call, in, kernel, marks, &source));
     SPOPS_REQUIRE(ctx, coords != in, "%s: coords is in, expected another set", call);
     SPOPS_TRY(spops_coords_fill(ctx, call, coords, &source));

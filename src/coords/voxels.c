@@ -454,7 +454,7 @@ const spops_segments *spops_voxels_segments(const spops_voxels *voxels)
 spops_status spops_voxels_places(spops_context *ctx, const char *call, const spops_voxels *voxels,
                                  spops_voxel_places *places)
 {
-    SPOPS_TRY(check_voxels(ctx, call, voxels));
+    SPOPS_TRY(spops_plan_check(ctx, call, "voxels", voxels));
     SPOPS_REQUIRE(ctx, voxels->points != SPOPS_VOXEL_POINTS_ALL,
                   "%s: voxels has all points of each, expected voxels of points FIRST, NEAREST or "
                   "RANDOM",

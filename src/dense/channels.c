@@ -18,8 +18,8 @@ static spops_status run(spops_context *ctx, spops_operator_id id, const char *ca
     spops_taps taps;
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_TRY(spops_coords_check(ctx, call, "coarse", coarse));
-    SPOPS_TRY(spops_coords_check(ctx, call, "fine", fine));
+    SPOPS_TRY(spops_plan_check(ctx, call, "coarse", coarse));
+    SPOPS_TRY(spops_plan_check(ctx, call, "fine", fine));
     SPOPS_REQUIRE(ctx, coarse->arrays.layout.dims == fine->arrays.layout.dims,
                   "%s: fine has %" PRId32 " axes, expected %" PRId32 " as coarse has", call,
                   fine->arrays.layout.dims, coarse->arrays.layout.dims);
