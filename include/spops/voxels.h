@@ -43,9 +43,9 @@ typedef struct spops_voxels_options {
     int32_t crop;
     double lower_m[SPOPS_MAX_DIMS], upper_m[SPOPS_MAX_DIMS];
     uint32_t seed; /* of SPOPS_VOXEL_POINTS_RANDOM */
-    int32_t
-        most_points; /* FIRST and RANDOM: points that a voxel's segment holds at most, up to 1024;
-                            0: 1. Hard voxels; num_points of the view still counts all */
+    /* Hard voxels: FIRST and RANDOM keep at most as many points of a voxel, up to 1024; 0: 1. num_points of
+       the view still counts all. */
+    int32_t most_points;
 } spops_voxels_options;
 
 SPOPS_DEFINE_DEFAULT(spops_voxels_options)
