@@ -27,7 +27,9 @@ constexpr int group_pieces = 1024;   // pieces of a cell that a block writes at 
 
 constexpr int few_cells = 512;   // most cells of a tile that is filled first
 constexpr int few_channels = 16; // that a block has at a time, channels first
-constexpr int cells_a_row = 8;   // at least, for rows to be few
+constexpr int most_few =
+    32; // channels first of more: whole lines are written where they are turned
+constexpr int cells_a_row = 8; // at least, for rows to be few
 constexpr int lookups = few_cells / threads;
 
 // n / d of n below 2^31, by a multiplication: Granlund and Montgomery, "Division by invariant integers
@@ -438,7 +440,7 @@ unsigned share(const spops_context *ctx, int64_t blocks, int64_t parts)
 bool are_few(const spops_dense_args *args, const params &p)
 {
     if (p.max_rows * cells_a_row > p.grid.num_batches * p.grid.batch_cells) return false;
-    if (!args->grid.channels_last) return p.wide_dense;
+    if (!args->grid.channels_last) return p.wide_dense && p.num_channels <= most_few;
     return reinterpret_cast<uintptr_t>(p.dense) % 16 == 0 && p.dense_step == p.num_channels;
 }
 
