@@ -292,6 +292,32 @@ Test(hostile, saved_plan_with_fewer_sources_than_terms)
     spops_context_destroy(ctx);
 }
 
+// A plan may number its terms beyond how many it has: what writes a row for each term refuses it.
+Test(hostile, saved_plan_with_more_sources_than_terms)
+{
+    enum { TERMS = 6 };
+    spops_context *ctx = open_context(NULL);
+    unsigned char bytes[1024];
+    spops_segments *segments = NULL;
+    int32_t ranks[TERMS] = {77, 77, 77, 77, 77, 77};
+    float x[TERMS] = {0}, out[TERMS] = {0};
+    const size_t used = save_plan(ctx, SPOPS_GRADIENTS_NONE, 0, bytes, sizeof bytes);
+    put_number(bytes + SAVED_NUM_SOURCES, TERMS + 1);
+    seal(bytes, used);
+    cr_assert_eq(spops_segments_load(ctx, bytes, used, &segments), SPOPS_STATUS_OK, "%s",
+                 spops_last_error(ctx));
+    cr_assert_eq(spops_rank_execute(ctx, segments, ranks), SPOPS_STATUS_INVALID_ARGUMENT);
+    cr_assert_str_eq(spops_last_error(ctx), "rank_execute: segments has terms numbered up to 6, "
+                                            "expected less than 6, as many as it has");
+    cr_assert_eq(ranks[0], 77);
+    cr_assert_eq(spops_segment_softmax_execute(ctx, segments,
+                                               spops_matrix_dense(x, TERMS, 1, SPOPS_DTYPE_F32),
+                                               spops_matrix_dense(out, TERMS, 1, SPOPS_DTYPE_F32)),
+                 SPOPS_STATUS_INVALID_ARGUMENT);
+    spops_segments_destroy(segments);
+    spops_context_destroy(ctx);
+}
+
 // ---- NULL ---------------------------------------------------------------------------------------
 
 // Every function that takes a context and reports: it says so, and the caller's pointer is NULL.

@@ -64,6 +64,9 @@ static int num_draws(const spops_operator *op)
 static bool is_specified(const drawn_call *c)
 {
     enum { IDX = 1 };
+    if (strcmp(c->op->name, "segment_sort_backward") == 0 ||
+        strcmp(c->op->name, "segment_topk_backward") == 0)
+        return false; // places as drawn name a term twice
     if (strcmp(c->op->name, "gather") != 0) return true;
     for (int i = 0; i < c->num_made; ++i)
         if (strncmp(c->made[i].maker->op->name, "segments", 8) != 0 ||
@@ -158,14 +161,26 @@ static int expect_same(const run *a, const run *b, const char *what, const char 
 // ---- Threads and instruction sets ---------------------------------------------------------------
 
 // What a processor without fused multiply-add gives other bits of.
-static const char *const multiply_and_add[] = {"segreduce",       "segreduce_backward",
-                                               "gather_backward", "mvmr",
-                                               "mvmr_backward",   "vvor",
-                                               "sparseconv",      "sparseconv_backward",
-                                               "pointconv",       "pointconv_backward",
-                                               "bevpool",         "bevpool_backward",
-                                               "attention",       "attention_backward",
-                                               "linear",          "linear_backward"};
+static const char *const multiply_and_add[] = {"segreduce",
+                                               "segreduce_backward",
+                                               "gather_backward",
+                                               "mvmr",
+                                               "mvmr_backward",
+                                               "vvor",
+                                               "sparseconv",
+                                               "sparseconv_backward",
+                                               "pointconv",
+                                               "pointconv_backward",
+                                               "bevpool",
+                                               "bevpool_backward",
+                                               "attention",
+                                               "attention_backward",
+                                               "linear",
+                                               "linear_backward",
+                                               "sddmm",
+                                               "sddmm_backward",
+                                               "spmm",
+                                               "spmm_backward"};
 
 Test(reproducible, instruction_sets_and_threads)
 {

@@ -70,6 +70,106 @@ def rank(
     ranks: Tensor | None = None,
 ) -> Tensor: ...  # ranks[t] = how many terms before t its segment has; -1 for a term that the plan left out.
 
+def segment_softmax(
+    x: Tensor,
+    segments: Plan,
+    out: Tensor | None = None,
+) -> Tensor: ...  # out[t] = exp(x[t]) / sum over the terms u of t's segment of exp(x[u]), in every column.
+
+def segment_softmax_backward(
+    out: Tensor,
+    grad_out: Tensor,
+    segments: Plan,
+    grad_x: Tensor | None = None,
+) -> Tensor: ...  # Gradient of segment_softmax.
+
+def segment_sort(
+    x: Tensor,
+    segments: Plan,
+    descending: bool = False,
+    values: Tensor | None = None,
+    places: Tensor | None = None,
+) -> tuple[Tensor, Tensor]: ...  # Values of each segment in order, stably, in every column; places: the terms that have them.
+
+def segment_sort_backward(
+    places: Tensor,
+    grad_values: Tensor,
+    segments: Plan,
+    grad_x: Tensor | None = None,
+) -> Tensor: ...  # Gradient of segment_sort.
+
+def segment_topk(
+    x: Tensor,
+    segments: Plan,
+    k: int = 1,
+    smallest: bool = False,
+    values: Tensor | None = None,
+    places: Tensor | None = None,
+) -> tuple[Tensor, Tensor]: ...  # The k largest values of each segment, or the smallest, in every column; places: the terms that have them, or -1.
+
+def segment_topk_backward(
+    places: Tensor,
+    grad_values: Tensor,
+    segments: Plan,
+    k: int = 1,
+    grad_x: Tensor | None = None,
+) -> Tensor: ...  # Gradient of segment_topk.
+
+def sddmm(
+    q: Tensor,
+    k: Tensor,
+    segments: Plan,
+    heads: int = 1,
+    scale: float = 1.0,
+    out: Tensor | None = None,
+) -> Tensor: ...  # out[t, h] = scale times the product of q[s(t)] and k[idx[t]] in the columns of head h.
+
+def sddmm_backward(
+    q: Tensor,
+    k: Tensor,
+    grad_out: Tensor,
+    segments: Plan,
+    heads: int = 1,
+    scale: float = 1.0,
+    grad_q: Tensor | bool = True,
+    grad_k: Tensor | bool = True,
+) -> Tensor | tuple[Tensor, ...]: ...  # Gradients of sddmm.
+
+def spmm(
+    w: Tensor,
+    x: Tensor,
+    segments: Plan,
+    heads: int = 1,
+    out: Tensor | None = None,
+) -> Tensor: ...  # out[s] = sum over the terms t of segment s of w[t, h] x[idx[t]], in the columns of every head h.
+
+def spmm_backward(
+    w: Tensor,
+    x: Tensor,
+    grad_out: Tensor,
+    segments: Plan,
+    heads: int = 1,
+    grad_w: Tensor | bool = True,
+    grad_x: Tensor | bool = True,
+) -> Tensor | tuple[Tensor, ...]: ...  # Gradients of spmm.
+
+def argsort(
+    keys: Tensor,
+    num_keys: Tensor | None = None,
+    descending: bool = False,
+    order: Tensor | None = None,
+    sorted: Tensor | bool = False,
+) -> Tensor | tuple[Tensor, ...]: ...  # The order that sorts keys, stably, and the sorted keys; after the keys that count -1 and 0.
+
+def unique(
+    keys: Tensor,
+    num_keys: Tensor | None = None,
+    values: Tensor | None = None,
+    num_unique: Tensor | None = None,
+    inverse: Tensor | bool = False,
+    counts: Tensor | bool = False,
+) -> Tensor | tuple[Tensor, ...]: ...  # The different keys, ascending, which of them each key is, and how many keys are each.
+
 def triplets(
     matrices: Tensor,
     num_out: int,

@@ -81,6 +81,93 @@ def rank(
     segments: Plan,
 ) -> Array: ...  # ranks[t] = how many terms before t its segment has; -1 for a term that the plan left out.
 
+def segment_softmax(
+    x: Array,
+    segments: Plan,
+) -> Array: ...  # out[t] = exp(x[t]) / sum over the terms u of t's segment of exp(x[u]), in every column.
+
+def segment_softmax_backward(
+    out: Array,
+    grad_out: Array,
+    segments: Plan,
+) -> Array: ...  # Gradient of segment_softmax.
+
+def segment_sort(
+    x: Array,
+    segments: Plan,
+    descending: bool = False,
+) -> tuple[Array, Array]: ...  # Values of each segment in order, stably, in every column; places: the terms that have them.
+
+def segment_sort_backward(
+    places: Array,
+    grad_values: Array,
+    segments: Plan,
+) -> Array: ...  # Gradient of segment_sort.
+
+def segment_topk(
+    x: Array,
+    segments: Plan,
+    k: int = 1,
+    smallest: bool = False,
+) -> tuple[Array, Array]: ...  # The k largest values of each segment, or the smallest, in every column; places: the terms that have them, or -1.
+
+def segment_topk_backward(
+    places: Array,
+    grad_values: Array,
+    segments: Plan,
+    k: int = 1,
+) -> Array: ...  # Gradient of segment_topk.
+
+def sddmm(
+    q: Array,
+    k: Array,
+    segments: Plan,
+    heads: int = 1,
+    scale: float = 1.0,
+) -> Array: ...  # out[t, h] = scale times the product of q[s(t)] and k[idx[t]] in the columns of head h.
+
+def sddmm_backward(
+    q: Array,
+    k: Array,
+    grad_out: Array,
+    segments: Plan,
+    heads: int = 1,
+    scale: float = 1.0,
+    grad_q: bool = True,
+    grad_k: bool = True,
+) -> Array | tuple[Array, ...]: ...  # Gradients of sddmm.
+
+def spmm(
+    w: Array,
+    x: Array,
+    segments: Plan,
+    heads: int = 1,
+) -> Array: ...  # out[s] = sum over the terms t of segment s of w[t, h] x[idx[t]], in the columns of every head h.
+
+def spmm_backward(
+    w: Array,
+    x: Array,
+    grad_out: Array,
+    segments: Plan,
+    heads: int = 1,
+    grad_w: bool = True,
+    grad_x: bool = True,
+) -> Array | tuple[Array, ...]: ...  # Gradients of spmm.
+
+def argsort(
+    keys: Array,
+    num_keys: Array | None = None,
+    descending: bool = False,
+    sorted: bool = False,
+) -> Array | tuple[Array, ...]: ...  # The order that sorts keys, stably, and the sorted keys; after the keys that count -1 and 0.
+
+def unique(
+    keys: Array,
+    num_keys: Array | None = None,
+    inverse: bool = False,
+    counts: bool = False,
+) -> Array | tuple[Array, ...]: ...  # The different keys, ascending, which of them each key is, and how many keys are each.
+
 def triplets(
     matrices: Array,
     num_out: int,

@@ -77,6 +77,7 @@ def test_gradient(name, changed, with_optional, device, monkeypatch):
 
     def f(*v):
         y = getattr(F, name)(**{**values, **dict(zip(of, v))})
+        y = next(t for t in (y if isinstance(y, tuple) else (y,)) if t.is_floating_point())
         return y.masked_fill(y.isinf(), 0)  # of segments without a term, where a difference is NaN
 
     assert torch.autograd.gradcheck(f, [values[n].requires_grad_() for n in of])

@@ -47,6 +47,8 @@ VALUES = {
     "patches_order": dict(patch_rows=8),
     "attention": dict(heads=2),
     "attention_backward": dict(heads=2),
+    "segment_topk": dict(k=3),
+    "segment_topk_backward": dict(k=3),
     "bev_plan": dict(**BEV, input_height=16, input_width=24, depth_start_m=1.0, depth_step_m=1.0, grid_lower_m=[-8.0, -8, -8],
                      cell_size_m=[4.0, 4, 16], intrinsics=[10.0, 0, 12, 0, 10, 8, 0, 0, 1], camera_to_ego=EYE,
                      image_to_input=[1.0, 0, 0, 0, 1, 0], backward=True),

@@ -26,6 +26,16 @@ spops_status spops_segments_check_cols(spops_context *ctx, const char *call, con
     return SPOPS_STATUS_OK;
 }
 
+spops_status spops_segments_check_terms(spops_context *ctx, const char *call,
+                                        const spops_segments *segments)
+{
+    SPOPS_REQUIRE(ctx, segments->num_sources <= segments->max_terms,
+                  "%s: segments has terms numbered up to %" PRId64 ", expected less than %" PRId64
+                  ", as many as it has",
+                  call, segments->num_sources - 1, segments->max_terms);
+    return SPOPS_STATUS_OK;
+}
+
 spops_status spops_check_gradients(spops_context *ctx, const char *call, spops_gradients gradients)
 {
     SPOPS_REQUIRE(ctx, gradients >= SPOPS_GRADIENTS_NONE && gradients <= SPOPS_GRADIENTS_ALL,

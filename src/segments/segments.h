@@ -109,6 +109,11 @@ spops_status spops_segments_get_scratch(spops_context *ctx, const char *call,
 spops_status spops_segments_check_cols(spops_context *ctx, const char *call, const char *name,
                                        const spops_segments *segments, bool states, int64_t cols);
 
+// Numbers of terms are those of rows 0 .. max_terms - 1: not of a plan that was loaded from bytes which
+// say otherwise.
+spops_status spops_segments_check_terms(spops_context *ctx, const char *call,
+                                        const spops_segments *segments);
+
 // A gradients choice of an options struct.
 spops_status spops_check_gradients(spops_context *ctx, const char *call, spops_gradients gradients);
 

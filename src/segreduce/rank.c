@@ -12,6 +12,7 @@ spops_status spops_rank_execute(spops_context *ctx, const spops_segments *segmen
 
     SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_rank, given, NULL));
     SPOPS_REQUIRE_SLOT(ctx, call, rank);
+    SPOPS_TRY(spops_segments_check_terms(ctx, call, segments));
     if (segments->max_terms == 0) return SPOPS_STATUS_OK;
     args = (spops_rank_args){&segments->forward, ranks};
     return ctx->backend->rank(ctx, &args);

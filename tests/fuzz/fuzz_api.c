@@ -506,6 +506,21 @@ static spops_segments_info info_of(world *w, const spops_segments *segments)
     return info;
 }
 
+// Scratch of sorts, which the boxed calls of their rows need too.
+static void reserve_orders(world *w)
+{
+    const spops_segments *s = rarely(w) ? NULL : any_segments(w);
+    const int64_t cols = rarely(w) ? count_of(w, 8) : cols_of(w), n = count_of(w, 64);
+    const spops_dtype t = any_dtype(w);
+    const int32_t k = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 9);
+    const size_t bytes[] = {spops_segment_sort_scratch_bytes(w->ctx, s, t, cols),
+                            spops_segment_topk_scratch_bytes(w->ctx, s, k, t, cols),
+                            spops_argsort_scratch_bytes(w->ctx, t, n),
+                            spops_unique_scratch_bytes(w->ctx, t, n)};
+    const size_t wanted = bytes[pick(w, 4)];
+    if (wanted < MOST_BYTES) CALL(w, spops_context_reserve(w->ctx, wanted));
+}
+
 static void use_segments(world *w)
 {
     spops_segments *s = find(w, SEGMENTS), *loaded = NULL;
@@ -529,6 +544,7 @@ static void use_segments(world *w)
         break;
     case 4:
         CALL(w, spops_context_reserve(w->ctx, spops_segments_scratch_bytes(any_segments(w))));
+        reserve_orders(w);
         break;
     default:
         if (!CALL(w, spops_segments_save(w->ctx, s, NULL, 0, &bytes)) || bytes > MOST_BYTES) break;
