@@ -73,6 +73,10 @@ COUNTED = "counted", "max_tiles", "max_records", "max_sums", "max_members", "max
 OTHER_FIELDS = ("max_items", "coords_up"), *((field, "pointconv_plan") for field in COUNTED)
 
 
+# A plan in a block may be walked in other pieces on CUDA, as its sizes are capacities there: two roundings apart.
+ROUNDED = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+
+
 @pytest.mark.parametrize("with_optional", [False, True])
 @pytest.mark.parametrize("name", operators)
 def test_row(name, with_optional, platform):
@@ -116,8 +120,8 @@ def test_row(name, with_optional, platform):
     for m, g, s in zip(mine, got, shapes):
         assert m.shape == g.shape == s.shape and g.dtype == s.dtype
         assert str(m.dtype).removeprefix("torch.") == g.dtype.name
-        if platform == "cuda" and m.is_floating_point() and m.dtype.itemsize > 1:  # a plan in a block may be walked in other pieces
-            np.testing.assert_allclose(m.detach().cpu().float().numpy(), np.asarray(g, np.float32), rtol=2e-6 if m.dtype.itemsize > 2 else 1e-2, atol=1e-6)
+        if platform == "cuda" and m.dtype in ROUNDED and any(isinstance(v, spops.Plan) for v in ours.values()):
+            np.testing.assert_allclose(m.detach().cpu().float().numpy(), np.asarray(g, np.float32), rtol=ROUNDED[m.dtype], atol=1e-6)
         else:
             np.testing.assert_array_equal(bits(m), bits(g))
 
