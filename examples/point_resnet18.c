@@ -133,7 +133,8 @@ static spops_pointconv *plan(network *n, const spops_neighbors *neighbors, int64
     *info = spops_neighbors_info_default();
     if (good(n, "plan", spops_pointconv_create(n->d.ctx, neighbors, &o, &conv)) &&
         good(n, "info", spops_neighbors_get_info_sync(n->d.ctx, neighbors, info)))
-        n->bytes += (size_t)info->bytes + spops_plan_bytes((const spops_plan *)conv);
+        n->bytes += spops_plan_bytes((const spops_plan *)neighbors) +
+                    spops_plan_bytes((const spops_plan *)conv);
     return conv;
 }
 
