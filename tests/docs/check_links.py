@@ -14,6 +14,8 @@ import sys
 from html.parser import HTMLParser
 from urllib.parse import unquote
 
+import names as names_of_pages
+
 # What people type, and a page that must be among the first five places found.
 SEARCHES = [("rulebook", "glossary"), ("SubMConv3d", "coming_from"), ("indice_key", "coming_from"),
             ("voxelize", "tool"), ("kernel map", ""), ("flash attention", ""),
@@ -148,6 +150,8 @@ def main():
     checked, faults = check_repository(root, pages)
     names, wrong = check_names(root, pages)
     faults += wrong
+    more, wrong = names_of_pages.check(root)
+    names, faults = names + more, faults + wrong
     if len(sys.argv) > 2:
         more, others = check_site(root, sys.argv[2], pages)
         checked, faults = checked + more, faults + others
