@@ -60,14 +60,22 @@ static int num_draws(const spops_operator *op)
     return DRAWS;
 }
 
-// Where a gather names a row twice, the last writer is unspecified: these have no idx.
+static bool is_among(const char *name, const char *const *names, size_t num)
+{
+    for (size_t i = 0; i < num; ++i)
+        if (strcmp(name, names[i]) == 0) return true;
+    return false;
+}
+
+// Where a plan names a row twice, the last writer of the row is unspecified: these have no idx.
 static bool is_specified(const drawn_call *c)
 {
     enum { IDX = 1 };
+    static const char *const by_row[] = {"gather", "groupnorm", "groupnorm_backward"};
     if (strcmp(c->op->name, "segment_sort_backward") == 0 ||
         strcmp(c->op->name, "segment_topk_backward") == 0)
         return false; // places as drawn name a term twice
-    if (strcmp(c->op->name, "gather") != 0) return true;
+    if (!is_among(c->op->name, by_row, sizeof by_row / sizeof *by_row)) return true;
     for (int i = 0; i < c->num_made; ++i)
         if (strncmp(c->made[i].maker->op->name, "segments", 8) != 0 ||
             c->made[i].maker->values[IDX].type != SPOPS_VALUE_NONE)
@@ -131,13 +139,6 @@ static bool is_tested(const char *backend)
 {
     const char *only = getenv("SPOPS_TEST_BACKEND");
     return only == NULL || strcmp(only, backend) == 0;
-}
-
-static bool is_among(const char *name, const char *const *names, size_t num)
-{
-    for (size_t i = 0; i < num; ++i)
-        if (strcmp(name, names[i]) == 0) return true;
-    return false;
 }
 
 // All but the operators named gave the same; how many of these did not.
