@@ -11,6 +11,7 @@
  *     minkunet/device.c      memory, graphs and clocks on the CPU and on a GPU; scan.c: scans
  */
 #include "minkunet/engine.h"
+#include "minkunet/floors.h"
 #include "minkunet/reference.h"
 
 #include <stdio.h>
@@ -39,7 +40,8 @@ enum { MAX_SCANS = 16 };
 typedef struct options {
     const char *scans[MAX_SCANS], *weights, *generate, *json;
     int num_scans, beams, rays, check, layers;
-    double voxel_m, width, tflops, gbs;
+    double voxel_m, width;
+    ceilings ceilings;
     const char *dtype;
     spops_backend_kind backend;
 } options;
@@ -50,8 +52,7 @@ static int read_options(int argc, char **argv, options *o)
                               .rays = 120,
                               .voxel_m = 0.1,
                               .width = 0.5,
-                              .tflops = 790,
-                              .gbs = 4200,
+                              .ceilings = {790, 4200},
                               .dtype = "",
                               .backend = SPOPS_BACKEND_AUTO};
     *o = defaults;
@@ -80,7 +81,7 @@ static int read_options(int argc, char **argv, options *o)
         else if (strcmp(name, "--json") == 0)
             o->json = value;
         else if (strcmp(name, "--ceilings") == 0 &&
-                 sscanf(value, "%lf,%lf", &o->tflops, &o->gbs) == 2)
+                 sscanf(value, "%lf,%lf", &o->ceilings.tflops, &o->ceilings.gbs) == 2)
             ;
         else if (--i, strcmp(name, "--check") == 0)
             o->check = 1;
@@ -105,16 +106,6 @@ static int load_scans(const options *o, scan *scans, int *num_scans)
 /* ---- What a part of the work must do at least ---------------------------------------------------
  */
 
-typedef struct work {
-    double flops, bytes;
-} work;
-
-static double floor_us(const options *o, work w)
-{
-    const double products_us = w.flops / (1e6 * o->tflops), bytes_us = w.bytes / (1e3 * o->gbs);
-    return products_us > bytes_us ? products_us : bytes_us;
-}
-
 /* A layer's products, and its rows, weights and pairs once each. */
 static work layer_work(const engine *e, const spops_pyramid_info *info, const layer *l)
 {
@@ -138,19 +129,6 @@ static work layer_work(const engine *e, const spops_pyramid_info *info, const la
     w.bytes = each * (in_rows * l->in.cols + out_rows * (l->out.cols + l->residual.cols) +
                       (double)l->taps * l->in.cols * l->out.cols) +
               (l->relation == POINTWISE ? 0 : 4 * pairs);
-    return w;
-}
-
-/* Points in, and out the coordinates of every level, a table of each map, and its order. */
-static work maps_work(const spops_pyramid_info *info, int64_t num_points)
-{
-    work w = {0, 16.0 * (double)num_points + 4.0 * (double)num_points};
-    for (int l = 0; l < NUM_LEVELS; ++l) {
-        const double rows = (double)info->num_rows[l];
-        w.bytes += rows * (16 + 4 * 28 + 4 + 4); /* coordinates; table, mask and order within */
-        if (l + 1 < NUM_LEVELS)                  /* tables down and up */
-            w.bytes += (rows + (double)info->num_rows[l + 1]) * (4 * 8 + 4 + 4);
-    }
     return w;
 }
 
@@ -188,16 +166,6 @@ static spops_status run_layer(void *user)
     return engine_enqueue_layer(call->e, call->i);
 }
 
-static int time_part(const engine *e, enqueue_function enqueue, void *user, int times, int launches,
-                     double *time_us, int *num_kernels)
-{
-    graph *g = graph_capture(e->d, enqueue, user, times);
-    const int failed = g == NULL || graph_time(g, launches, time_us);
-    if (!failed) *num_kernels = graph_num_kernels(g) / times;
-    graph_destroy(g);
-    return failed;
-}
-
 static const char *dataflow_of(const engine *e, const layer *l)
 {
     const spops_sparseconv *conv = l->relation == WITHIN ? e->within[l->level]
@@ -228,20 +196,20 @@ static int print_layers(engine *e, const options *o, const spops_pyramid_info *i
         int kernels = 0;
         sum->flops += w.flops;
         sum->bytes += w.bytes;
-        *sum_floor_us += floor_us(o, w);
+        *sum_floor_us += floor_us(o->ceilings, w);
         if (!o->layers) continue;
-        if (time_part(e, run_layer, &call, gpu ? 10 : 1, gpu ? 15 : 3, &time_us, &kernels))
+        if (graph_time_part(e->d, run_layer, &call, gpu ? 10 : 1, gpu ? 15 : 3, &time_us, &kernels))
             return 1;
         sum_us += time_us;
         printf("%-18s %8d %8d %5d %5d %10.1f %8.2f %8.1f  %s\n", l->name,
                (int)info->num_rows[l->level], l->taps, l->in.cols, l->out.cols, time_us,
-               w.flops / time_us * 1e-6, floor_us(o, w), dataflow_of(e, l));
+               w.flops / time_us * 1e-6, floor_us(o->ceilings, w), dataflow_of(e, l));
         if (json != NULL)
             fprintf(json,
                     "{\"layer\": \"%s\", \"rows\": %d, \"in\": %d, \"out\": %d, \"taps\": %d, "
                     "\"us\": %.2f, \"gflop\": %.3f, \"mbytes\": %.3f, \"floor_us\": %.2f}\n",
                     l->name, (int)info->num_rows[l->level], l->in.cols, l->out.cols, l->taps,
-                    time_us, w.flops * 1e-9, w.bytes * 1e-6, floor_us(o, w));
+                    time_us, w.flops * 1e-9, w.bytes * 1e-6, floor_us(o->ceilings, w));
     }
     if (o->layers) printf("%-18s %39.1f\n", "all, one by one", sum_us);
     return 0;
@@ -264,7 +232,7 @@ static int measure_scan(engine *e, const options *o, graph *whole, const scan *s
     if (engine_upload(e, s) || graph_time(whole, launches, &frame_us) || engine_sizes(e, &info))
         return 1;
     for (int i = 0; i < NUM_PARTS; ++i)
-        if (time_part(e, parts[i], e, 1, launches, &part_us[i], &kernels[i])) return 1;
+        if (graph_time_part(e->d, parts[i], e, 1, launches, &part_us[i], &kernels[i])) return 1;
     plain = graph_plain(e->d, run_frame, e);
     failed = plain == NULL || graph_time(plain, launches, &plain_us);
     graph_destroy(plain);
@@ -282,7 +250,7 @@ static int measure_scan(engine *e, const options *o, graph *whole, const scan *s
     printf("  maps %.0f us, %.0f %% (voxels %.0f, pyramid %.0f, plans %.0f; %d kernels; floor "
            "%.0f)\n",
            maps_us, 100 * maps_us / frame_us, part_us[VOXELS], part_us[PYRAMID], part_us[PLANS],
-           maps_kernels, floor_us(o, maps_work(&info, s->num_points)));
+           maps_kernels, floor_us(o->ceilings, maps_work(&info, s->num_points)));
     printf("  layers %.0f us, %.0f %% (%.2f GFLOP, %.3f TFLOP/s; %d kernels; floor %.0f)\n",
            part_us[LAYERS], 100 * part_us[LAYERS] / frame_us, layers.flops * 1e-9,
            layers.flops / part_us[LAYERS] * 1e-6, kernels[LAYERS], layers_floor_us);
@@ -299,8 +267,8 @@ static int measure_scan(engine *e, const options *o, graph *whole, const scan *s
                 (int)info.num_rows[0], (int)info.num_rows[1], (int)info.num_rows[2],
                 (int)info.num_rows[3], (int)info.num_rows[4], frame_us, plain_us, part_us[VOXELS],
                 part_us[PYRAMID], part_us[PLANS], part_us[LAYERS], rest_us, layers.flops * 1e-9,
-                layers_floor_us, floor_us(o, maps_work(&info, s->num_points)), maps_kernels,
-                kernels[LAYERS]);
+                layers_floor_us, floor_us(o->ceilings, maps_work(&info, s->num_points)),
+                maps_kernels, kernels[LAYERS]);
     return 0;
 }
 

@@ -9,6 +9,7 @@
  *     point_resnet18 [SCAN.npy] [VOXEL_M]
  */
 #include "minkunet/device.h"
+#include "minkunet/draw.h"
 #include "minkunet/scan.h"
 
 #include <math.h>
@@ -75,14 +76,6 @@ static spops_matrix take_rows(network *n, int64_t rows, int64_t cols, spops_dtyp
     return spops_matrix_dense(take(n, bytes), rows, cols, dtype);
 }
 
-/* Numbers from -scale to scale. Halves are made by the library's own conversion: a sum of one row. */
-static float number(uint64_t i, float scale)
-{
-    uint64_t z = (i + 1) * 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    return scale * ((float)((z ^ (z >> 27)) >> 40) * 0x1p-23f - 1.0f);
-}
-
 static uint16_t half_of(float v)
 {
     uint32_t bits;
@@ -98,7 +91,7 @@ static void draw(network *n, spops_matrix m, float scale, uint64_t seed)
     char *values = malloc(count * size + 1);
     if (values == NULL || n->failed) return;
     for (size_t i = 0; i < count; ++i) {
-        const float v = number(seed * 1000003 + i, scale);
+        const float v = drawn_number(seed * 1000003 + i, -scale, scale);
         const uint16_t h = half_of(v);
         memcpy(values + i * size, size == 4 ? (const void *)&v : (const void *)&h, size);
     }

@@ -1,19 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "flash3d/transformer.h"
 
+#include "minkunet/draw.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- Parameters ------------------------------------------------------------------------------- */
-
-static float drawn(uint64_t i, float low, float high)
-{
-    uint64_t z = (i + 1) * 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    return low + (high - low) * ((float)((z ^ (z >> 27)) >> 40) * 0x1p-24f);
-}
 
 int parameter_draw(const device *d, parameter *p, int64_t rows, int64_t cols, spops_dtype dtype,
                    float low, float high, uint64_t seed)
@@ -27,7 +22,7 @@ int parameter_draw(const device *d, parameter *p, int64_t rows, int64_t cols, sp
     p->data = device_alloc(d, bytes);
     failed = narrow == NULL || p->host == NULL || p->data == NULL;
     for (size_t i = 0; i < count && !failed; ++i)
-        p->host[i] = drawn(seed * 0x100000001b3u + i, low, high);
+        p->host[i] = drawn_number(seed * 0x100000001b3u + i, low, high);
     if (failed)
         fprintf(stderr, "parameters: out of memory\n");
     else

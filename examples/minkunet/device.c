@@ -270,3 +270,13 @@ int graph_time(graph *g, int num_launches, double *time_us)
     free(times);
     return failed;
 }
+
+int graph_time_part(const device *d, enqueue_function enqueue, void *user, int times,
+                    int num_launches, double *time_us, int *num_kernels)
+{
+    graph *g = graph_capture(d, enqueue, user, times);
+    const int failed = g == NULL || graph_time(g, num_launches, time_us);
+    if (!failed) *num_kernels = graph_num_kernels(g) / times;
+    graph_destroy(g);
+    return failed;
+}

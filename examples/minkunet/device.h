@@ -40,4 +40,8 @@ void graph_destroy(graph *g);
 /* Median time of a launch, over a number of them. */
 int graph_time(graph *g, int num_launches, double *time_us);
 
+/* Median time of one of `times` calls in a graph of their own, and the kernels that a call takes. */
+int graph_time_part(const device *d, enqueue_function enqueue, void *user, int times,
+                    int num_launches, double *time_us, int *num_kernels);
+
 #endif

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+/* What a part of a network must do at least, and how long that takes. */
+#ifndef MINKUNET_FLOORS_H
+#define MINKUNET_FLOORS_H
+
+#include <spops/spops.h>
+
+typedef struct work {
+    double flops, bytes;
+} work;
+
+/* A device's TFLOP/s and GB/s. */
+typedef struct ceilings {
+    double tflops, gbs;
+} ceilings;
+
+static inline double floor_us(ceilings c, work w)
+{
+    const double products_us = w.flops / (1e6 * c.tflops), bytes_us = w.bytes / (1e3 * c.gbs);
+    return products_us > bytes_us ? products_us : bytes_us;
+}
+
+/* Points in, and out the coordinates of every level, a table of each map, and its order. */
+static inline work maps_work(const spops_pyramid_info *info, int64_t num_points)
+{
+    work w = {0, 16.0 * (double)num_points + 4.0 * (double)num_points};
+    for (int l = 0; l < info->num_levels; ++l) {
+        const double rows = (double)info->num_rows[l];
+        w.bytes += rows * (16 + 4 * 28 + 4 + 4); /* coordinates; table, mask and order within */
+        if (l + 1 < info->num_levels)            /* tables down and up */
+            w.bytes += (rows + (double)info->num_rows[l + 1]) * (4 * 8 + 4 + 4);
+    }
+    return w;
+}
+
+#endif
