@@ -20,14 +20,10 @@ typedef struct mvmr_choice {
     const int32_t *num_rows; // of the result
 } mvmr_choice;
 
-static spops_status read_options(spops_context *ctx, const char *call,
-                                 const spops_mvmr_options *options, spops_mvmr_options *o,
-                                 mvmr_choice *choice)
+static spops_status choose(spops_context *ctx, const char *call, const spops_mvmr_options *o,
+                           mvmr_choice *choice)
 {
-    memset(o, 0, sizeof *o);
     memset(choice, 0, sizeof *choice);
-    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
-    SPOPS_TRY(spops_read_options(ctx, call, options, o, sizeof *o));
     SPOPS_REQUIRE(ctx, o->diagonal == 0 || o->groups <= 1,
                   "%s: groups is %" PRId32 ", expected 0 or 1 for diagonal matrices", call,
                   o->groups);
@@ -39,6 +35,16 @@ static spops_status read_options(spops_context *ctx, const char *call,
     choice->math = o->math;
     choice->num_rows = o->num_rows;
     return SPOPS_STATUS_OK;
+}
+
+static spops_status read_options(spops_context *ctx, const char *call,
+                                 const spops_mvmr_options *options, spops_mvmr_options *o,
+                                 mvmr_choice *choice)
+{
+    memset(o, 0, sizeof *o);
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_read_options(ctx, call, options, o, sizeof *o));
+    return choose(ctx, call, o, choice);
 }
 
 static spops_status check_cols(spops_context *ctx, const char *call, const char *name, int64_t cols,
@@ -158,10 +164,9 @@ spops_status spops_mvmr_run(spops_context *ctx, const char *call, const spops_tr
                             spops_matrix x, spops_matrix w, const spops_mvmr_options *options,
                             spops_matrix out)
 {
-    spops_mvmr_options read;
     mvmr_choice choice;
 
-    SPOPS_TRY(read_options(ctx, call, options, &read, &choice));
+    SPOPS_TRY(choose(ctx, call, options, &choice));
     SPOPS_TRY(shape_matrices(ctx, call, "x", x.cols, "out", out.cols, &choice));
     choice.num_matrices = triplets->shape.num_matrices;
     return run_forward(ctx, call, triplets, &choice, x, w, NULL, out);
