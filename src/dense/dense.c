@@ -51,6 +51,7 @@ static spops_status read_call(spops_context *ctx, spops_operator_id id, const ch
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_REQUIRE(ctx, shape != NULL, "%s: shape is NULL", call);
+    memset(read, 0, sizeof *read);
     SPOPS_TRY(spops_read_options(ctx, call, shape, read, sizeof *read));
     SPOPS_TRY(spops_plan_check(ctx, call, "coords", (const spops_plan *)coords));
     memset(args, 0, sizeof *args);
@@ -68,10 +69,10 @@ static spops_status read_call(spops_context *ctx, spops_operator_id id, const ch
     return SPOPS_STATUS_OK;
 }
 
-// Rows into a grid, and a grid's cells as rows: each is the other's gradient.
+// Rows into a grid, and a grid's cells as rows: each is the other's gradient. Gradients of no row are 0.
 static spops_status write_dense(spops_context *ctx, spops_operator_id id, const char *call,
                                 const spops_coords *coords, spops_matrix rows,
-                                const spops_dense_shape *shape, float fill, spops_matrix dense)
+                                const spops_dense_shape *shape, bool fills, spops_matrix dense)
 {
     spops_dense_shape read;
     spops_dense_args args;
@@ -79,7 +80,7 @@ static spops_status write_dense(spops_context *ctx, spops_operator_id id, const 
     SPOPS_TRY(read_call(ctx, id, call, coords, shape, &rows, &dense, &read, &args));
     SPOPS_REQUIRE_SLOT(ctx, call, dense);
     if (rows.cols == 0) return SPOPS_STATUS_OK;
-    spops_store_double(rows.dtype, &args.fill, 0, (double)fill);
+    spops_store_double(rows.dtype, &args.fill, 0, fills ? (double)read.fill : 0.0);
     args.rows = rows;
     args.dense = dense;
     args.num_channels = rows.cols;
@@ -105,8 +106,7 @@ static spops_status read_dense(spops_context *ctx, spops_operator_id id, const c
 spops_status spops_dense_execute(spops_context *ctx, const spops_coords *coords, spops_matrix x,
                                  const spops_dense_shape *shape, spops_matrix out)
 {
-    return write_dense(ctx, SPOPS_OP_dense, "dense_execute", coords, x, shape,
-                       shape == NULL ? 0.0f : shape->fill, out);
+    return write_dense(ctx, SPOPS_OP_dense, "dense_execute", coords, x, shape, true, out);
 }
 
 spops_status spops_dense_execute_backward(spops_context *ctx, const spops_coords *coords,
@@ -130,5 +130,5 @@ spops_status spops_dense_rows_execute_backward(spops_context *ctx, const spops_c
                                                spops_matrix grad_dense)
 {
     return write_dense(ctx, SPOPS_OP_dense_rows_backward, "dense_rows_execute_backward", coords,
-                       grad_out, shape, 0.0f, grad_dense);
+                       grad_out, shape, false, grad_dense);
 }

@@ -282,19 +282,23 @@ static void sample_range(const void *work, int64_t first, int64_t last)
     const sampling *s = (const sampling *)work;
     const spops_farthest_args *args = s->args;
 
+    if (args->count == 0) return;
     for (int64_t b = first; b < last; ++b) {
         const int64_t begin = begin_of(s, b), end = begin_of(s, b + 1);
         const ordered_points p = s->w.points;
         int32_t *rows = args->rows + b * args->count;
         float *distances2 = args->distances2 == NULL ? NULL : args->distances2 + b * args->count;
         int64_t count = args->counts == NULL ? args->count : args->counts[b];
-        tree t = {.p = {p.x + begin, p.y + begin, p.z + begin, p.d2 + begin, p.rows + begin},
-                  .num_points = end - begin};
+        tree t = {.num_points = end - begin};
         int64_t k = 0;
 
         if (count > args->count) count = args->count;
         if (count > t.num_points) count = t.num_points;
-        if (count > 0) build_tree(&t, s->w.families + first_family_of(begin, b));
+        if (count > 0) {
+            t.p = (ordered_points){p.x + begin, p.y + begin, p.z + begin, p.d2 + begin,
+                                   p.rows + begin};
+            build_tree(&t, s->w.families + first_family_of(begin, b));
+        }
         for (; k < count; ++k) {
             const family *top = t.levels[t.num_levels - 1];
             float q[3];
