@@ -170,10 +170,10 @@ static int upload_parameters(engine *e, int i)
     e->shift[i] = (float *)device_alloc(e->d, bytes);
     failed = narrow == NULL || e->weights[i] == NULL || e->scale[i] == NULL || e->shift[i] == NULL;
     if (!failed) {
-        failed = device_convert(e->d, SPOPS_DTYPE_F32, l->w, e->dtype, narrow, n) ||
+        failed = device_convert(e->d, SPOPS_DTYPE_F32, l->folded.w, e->dtype, narrow, n) ||
                  device_upload(e->d, e->weights[i], narrow, n * each) ||
-                 device_upload(e->d, e->scale[i], l->scale, bytes) ||
-                 device_upload(e->d, e->shift[i], l->shift, bytes);
+                 device_upload(e->d, e->scale[i], l->folded.scale, bytes) ||
+                 device_upload(e->d, e->shift[i], l->folded.shift, bytes);
     }
     free(narrow);
     return failed;

@@ -4,7 +4,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define EPSILON 1e-5f /* of the batch norms */
@@ -133,13 +132,8 @@ void network_create(network *net, double width)
 
 static void free_parameters(network *net)
 {
-    for (int i = 0; i < net->num_layers; ++i) {
-        layer *l = &net->layers[i];
-        free(l->w);
-        free(l->scale);
-        free(l->shift);
-        l->w = l->scale = l->shift = NULL;
-    }
+    for (int i = 0; i < net->num_layers; ++i)
+        folded_parameters_free(&net->layers[i].folded);
 }
 
 void network_destroy(network *net)
@@ -149,71 +143,16 @@ void network_destroy(network *net)
 
 /* ---- Parameters ----------------------------------------------------------------------------- */
 
-/* A layer's as they are in a file: weights [taps][file_in][file_out] and the batch norm. */
-typedef struct parameters {
-    float *w, *gamma, *beta, *mean, *var;
-} parameters;
-
-static size_t num_weights(const layer *l)
+static int alloc_of(const layer *l, parameters *p)
 {
-    return (size_t)l->taps * (size_t)l->file_in * (size_t)l->file_out;
+    return parameters_alloc(p, l->taps, l->file_in, l->file_out);
 }
 
-/* One block for all of them. */
-static int parameters_alloc(const layer *l, parameters *p)
+static int fold_into(layer *l, const parameters *p)
 {
-    const size_t n = (size_t)l->file_out;
-    p->w = (float *)calloc(num_weights(l) + 4 * n, sizeof *p->w);
-    if (p->w == NULL) return 1;
-    p->gamma = p->w + num_weights(l);
-    p->beta = p->gamma + n;
-    p->mean = p->beta + n;
-    p->var = p->mean + n;
-    return 0;
-}
-
-/* Into the layer: padded with zeros, and the batch norm folded,
-       gamma (x - mean) / sqrt(var + epsilon) + beta = x scale + shift. */
-static int take_parameters(layer *l, const parameters *p)
-{
-    const size_t in = (size_t)l->in.cols, out = (size_t)l->out.cols;
-    l->w = (float *)calloc((size_t)l->taps * in * out, sizeof *l->w);
-    l->scale = (float *)calloc(out, sizeof *l->scale);
-    l->shift = (float *)calloc(out, sizeof *l->shift);
-    if (l->w == NULL || l->scale == NULL || l->shift == NULL) return 1;
-    for (int k = 0; k < l->taps; ++k)
-        for (int c = 0; c < l->file_in; ++c)
-            memcpy(l->w + ((size_t)k * in + (size_t)c) * out,
-                   p->w + ((size_t)k * (size_t)l->file_in + (size_t)c) * (size_t)l->file_out,
-                   (size_t)l->file_out * sizeof *l->w);
-    for (int o = 0; o < l->file_out; ++o) {
-        l->scale[o] = p->gamma[o] / sqrtf(p->var[o] + EPSILON);
-        l->shift[o] = p->beta[o] - p->mean[o] * l->scale[o];
-    }
-    return 0;
-}
-
-/* The way back, for saving: a batch norm that folds to the same. */
-static void give_parameters(const layer *l, parameters *p)
-{
-    const size_t in = (size_t)l->in.cols, out = (size_t)l->out.cols;
-    for (int k = 0; k < l->taps; ++k)
-        for (int c = 0; c < l->file_in; ++c)
-            memcpy(p->w + ((size_t)k * (size_t)l->file_in + (size_t)c) * (size_t)l->file_out,
-                   l->w + ((size_t)k * in + (size_t)c) * out, (size_t)l->file_out * sizeof *l->w);
-    for (int o = 0; o < l->file_out; ++o) {
-        p->var[o] = 1.0f - EPSILON;
-        p->gamma[o] = l->scale[o] * sqrtf(p->var[o] + EPSILON);
-        p->beta[o] = l->shift[o];
-    }
-}
-
-static float uniform(uint64_t *state) /* -1 to 1 */
-{
-    uint64_t z = *state += 0x9e3779b97f4a7c15u; /* SplitMix64 */
-    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
-    return (float)((double)(z >> 11) * 0x1p-52 - 1.0);
+    l->folded.in = l->in.cols;
+    l->folded.out = l->out.cols;
+    return parameters_fold(p, EPSILON, &l->folded);
 }
 
 int network_generate(network *net)
@@ -223,21 +162,13 @@ int network_generate(network *net)
     free_parameters(net);
     for (int i = 0; i < net->num_layers && !failed; ++i) {
         layer *l = &net->layers[i];
-        /* A third of the taps of a surface have a neighbour. Uniform, of variance 2 / inputs. */
-        const float spread = sqrtf(6.0f / ((l->taps == 27 ? 9.0f : 1.0f) * (float)l->file_in));
         const float gamma = l->residual.cols > 0 ? 0.5f : 1.0f; /* blocks shall not add up */
         parameters p;
-        if (parameters_alloc(l, &p)) return 1;
-        for (size_t j = 0; j < num_weights(l); ++j)
-            p.w[j] = spread * uniform(&state);
-        for (int o = 0; o < l->file_out; ++o) {
-            p.gamma[o] = gamma * (1.0f + 0.2f * uniform(&state));
-            p.beta[o] = 0.1f * uniform(&state);
-            p.mean[o] = 0.1f * uniform(&state);
-            p.var[o] = 1.0f + 0.3f * uniform(&state);
-        }
-        failed = take_parameters(l, &p);
-        free(p.w);
+        if (alloc_of(l, &p)) return 1;
+        /* A third of the taps of a surface have a neighbour. */
+        parameters_draw(&p, &state, l->taps == 27 ? 9 : 1, gamma);
+        failed = fold_into(l, &p);
+        parameters_free(&p);
     }
     return failed;
 }
@@ -265,60 +196,29 @@ int network_save(spops_context *ctx, const network *net, const char *path)
     for (int i = 0; i < net->num_layers && !failed; ++i) {
         const layer *l = &net->layers[i];
         const spops_kernel_shape kernel = kernel_of(l);
-        const size_t n = num_weights(l);
-        float *theirs = (float *)malloc(n * sizeof *theirs);
-        parameters p = {0};
-        failed = theirs == NULL || parameters_alloc(l, &p);
+        parameters p;
+        failed = alloc_of(l, &p);
         if (!failed) {
-            give_parameters(l, &p);
+            parameters_unfold(&l->folded, EPSILON, &p);
             failed =
-                spops_weights_save(ctx, SPOPS_WEIGHTS_TORCHSPARSE, &kernel, 1, l->file_in,
-                                   l->file_out, SPOPS_DTYPE_F32, p.w, theirs) != SPOPS_STATUS_OK;
-            fprintf(file, "%s %d %d %d\n", l->name, l->taps, l->file_in, l->file_out);
-            failed |= fwrite(theirs, sizeof *theirs, n, file) != n ||
-                      fwrite(p.gamma, sizeof *p.gamma, 4 * (size_t)l->file_out, file) !=
-                          4 * (size_t)l->file_out;
+                parameters_write(ctx, &p, l->name, SPOPS_WEIGHTS_TORCHSPARSE, &kernel, 0, file);
         }
         if (failed) failed_at(path, l->name);
-        free(theirs);
-        free(p.w);
+        parameters_free(&p);
     }
     failed |= fclose(file) != 0;
     return failed;
 }
 
-static int find_layout(const char *name, spops_weights_layout *layout)
-{
-    for (int i = SPOPS_WEIGHTS_CANONICAL; i <= SPOPS_WEIGHTS_FVDB; ++i)
-        if (strcmp(name, spops_weights_layout_name((spops_weights_layout)i)) == 0) {
-            *layout = (spops_weights_layout)i;
-            return 0;
-        }
-    return 1;
-}
-
 static int load_layer(spops_context *ctx, layer *l, spops_weights_layout layout, FILE *file)
 {
     const spops_kernel_shape kernel = kernel_of(l);
-    const size_t n = num_weights(l);
-    char line[128], name[32];
-    int taps, in, out, failed;
-    float *theirs;
     parameters p;
+    int failed;
 
-    if (fgets(line, sizeof line, file) == NULL ||
-        sscanf(line, "%31s %d %d %d", name, &taps, &in, &out) != 4 || strcmp(name, l->name) != 0 ||
-        taps != l->taps || in != l->file_in || out != l->file_out)
-        return 1;
-    if (parameters_alloc(l, &p)) return 1;
-    theirs = (float *)malloc(n * sizeof *theirs);
-    failed = theirs == NULL || fread(theirs, sizeof *theirs, n, file) != n ||
-             fread(p.gamma, sizeof *p.gamma, 4 * (size_t)out, file) != 4 * (size_t)out ||
-             spops_weights_load(ctx, layout, &kernel, 1, in, out, SPOPS_DTYPE_F32, theirs, p.w) !=
-                 SPOPS_STATUS_OK ||
-             take_parameters(l, &p);
-    free(theirs);
-    free(p.w);
+    if (alloc_of(l, &p)) return 1;
+    failed = parameters_read(ctx, &p, l->name, layout, &kernel, 0, file) || fold_into(l, &p);
+    parameters_free(&p);
     return failed;
 }
 
@@ -333,7 +233,7 @@ int network_load(spops_context *ctx, network *net, const char *path)
     if (file == NULL) return failed_at(path, "its start");
     failed = fgets(line, sizeof line, file) == NULL ||
              sscanf(line, "minkunet-weights 1 %lf %31s", &width, name) != 2 ||
-             find_layout(name, &layout);
+             parameters_find_layout(name, &layout);
     if (!failed && fabs(width - net->width) > 1e-3) {
         fprintf(stderr, "%s: is for a width of %g, expected %g\n", path, width, net->width);
         failed = 1;

@@ -10,7 +10,7 @@
 #ifndef MINKUNET_NETWORK_H
 #define MINKUNET_NETWORK_H
 
-#include <spops/spops.h>
+#include "minkunet/parameters.h"
 
 enum {
     NUM_LEVELS = 5,
@@ -43,9 +43,8 @@ typedef struct layer {
     int taps;
     feature_view in, out, residual;
     int relu;
-    int file_in, file_out; /* channels without padding */
-    float *w;              /* [taps][in.cols][out.cols] */
-    float *scale, *shift;  /* [out.cols] */
+    int file_in, file_out;    /* channels without padding */
+    folded_parameters folded; /* of in.cols and out.cols channels */
 } layer;
 
 typedef struct network {

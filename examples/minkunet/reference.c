@@ -105,7 +105,7 @@ static int run_layer(reference *r, const layer *l)
     float *w = (float *)malloc(n * sizeof *w);
     void *narrow = malloc(n * sizeof *w);
     if (w == NULL || narrow == NULL ||
-        device_convert(r->e->d, SPOPS_DTYPE_F32, l->w, r->e->dtype, narrow, n) ||
+        device_convert(r->e->d, SPOPS_DTYPE_F32, l->folded.w, r->e->dtype, narrow, n) ||
         device_convert(r->e->d, r->e->dtype, narrow, SPOPS_DTYPE_F32, w, n)) {
         free(w);
         free(narrow);
@@ -126,7 +126,7 @@ static int run_layer(reference *r, const layer *l)
             }
         }
         for (int o = 0; o < l->out.cols; ++o) {
-            out[o] = out[o] * (double)l->scale[o] + (double)l->shift[o];
+            out[o] = out[o] * (double)l->folded.scale[o] + (double)l->folded.shift[o];
             if (l->residual.cols > 0) out[o] += element(r, &l->residual, i)[o];
             if (l->relu && out[o] < 0) out[o] = 0;
         }
