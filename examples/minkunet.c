@@ -113,7 +113,6 @@ static work layer_work(const engine *e, const spops_pyramid_info *info, const la
     const double each = (double)spops_dtype_bytes(e->dtype);
     const double out_rows = (double)info->num_rows[l->level];
     double pairs = out_rows, in_rows = out_rows;
-    work w;
     switch (l->relation) {
     case WITHIN: pairs = (double)info->num_pairs[l->level]; break;
     case DOWN:
@@ -126,11 +125,8 @@ static work layer_work(const engine *e, const spops_pyramid_info *info, const la
         break;
     case POINTWISE: break;
     }
-    w.flops = 2 * pairs * l->in.cols * l->out.cols;
-    w.bytes = each * (in_rows * l->in.cols + out_rows * (l->out.cols + l->residual.cols) +
-                      (double)l->taps * l->in.cols * l->out.cols) +
-              (l->relation == POINTWISE ? 0 : 4 * pairs);
-    return w;
+    return work_of_layer(pairs, in_rows, out_rows, l->taps, l->in.cols, l->out.cols,
+                         l->residual.cols, each, l->relation != POINTWISE);
 }
 
 /* ---- Parts, timed apart -------------------------------------------------------------------------

@@ -20,6 +20,18 @@ static inline double floor_us(ceilings c, work w)
     return products_us > bytes_us ? products_us : bytes_us;
 }
 
+/* A layer's products, and its rows, weights and pairs once each. `each` is the bytes of an element;
+   residual the columns of one, or 0; map 1 where pairs are read, of 4 bytes. */
+static inline work work_of_layer(double pairs, double in_rows, double out_rows, int taps, int in,
+                                 int out, int residual, double each, int map)
+{
+    work w;
+    w.flops = 2 * pairs * in * out;
+    w.bytes = each * (in_rows * in + out_rows * (out + residual) + (double)taps * in * out) +
+              (map ? 4 * pairs : 0);
+    return w;
+}
+
 /* Points in, and out the coordinates of every level, a table of each map, and its order. */
 static inline work maps_work(const spops_pyramid_info *info, int64_t num_points)
 {
