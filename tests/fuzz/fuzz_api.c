@@ -860,7 +860,10 @@ static void make_coords(world *w)
     switch (pick(w, 10)) {
     case 5: {
         const int32_t factor = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 4);
-        const uint8_t *flags = block(w, (size_t)v.max_rows * 81);
+        size_t children = 1; // of a row: what a valid factor makes of them
+        for (int a = 0; a < v.dims && factor >= 1 && factor <= 7; ++a)
+            children *= (size_t)factor;
+        const uint8_t *flags = block(w, (size_t)v.max_rows * children);
         MAKE(w, COORDS, made,
              spops_coords_create_children(w->ctx, in, factor, rarely(w) ? NULL : flags, &o, &made));
         break;
