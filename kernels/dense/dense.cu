@@ -27,9 +27,8 @@ constexpr int group_pieces = 1024;   // pieces of a cell that a block writes at 
 
 constexpr int few_cells = 512;   // most cells of a tile that is filled first
 constexpr int few_channels = 16; // that a block has at a time, channels first
-constexpr int most_few =
-    32; // channels; of more, channels first, whole lines are turned and written
-constexpr int cells_a_row = 8; // at least, for rows to be few
+constexpr int most_few = 32;     // channels first that are put; of more, tiles are turned
+constexpr int cells_a_row = 8;   // at least, for rows to be few
 constexpr int lookups = few_cells / threads;
 
 // n / d of n below 2^31, by a multiplication: Granlund and Montgomery, "Division by invariant integers
