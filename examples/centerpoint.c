@@ -12,8 +12,8 @@
  */
 #include "centerpoint/encoder.h"
 #include "centerpoint/reference.h"
-#include "minkunet/floors.h"
-#include "minkunet/scan.h"
+#include "networks/floors.h"
+#include "networks/scan.h"
 
 #include <stdio.h>
 #include <stdlib.h>

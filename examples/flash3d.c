@@ -17,7 +17,7 @@
  *     flash3d [SCAN.npy [JSON]]    JSON: append what was measured, an object
  */
 #include "flash3d/reference.h"
-#include "minkunet/scan.h"
+#include "networks/scan.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -7,12 +7,12 @@
  *     minkunet.c             what is run and printed
  *     minkunet/network.h, .c layers, parameters and their file
  *     minkunet/engine.h, .c  plans, memory, and the work of a frame
- *     minkunet/parameters.c  a layer's parameters: drawn, folded, in a file
+ *     networks/parameters.c  a layer's parameters: drawn, folded, in a file
  *     minkunet/reference.c   the same in FP64, to check the output
- *     minkunet/device.c      memory, graphs and clocks on the CPU and on a GPU; scan.c: scans
+ *     networks/device.c      memory, graphs and clocks on the CPU and on a GPU; scan.c: scans
  */
 #include "minkunet/engine.h"
-#include "minkunet/floors.h"
+#include "networks/floors.h"
 #include "minkunet/reference.h"
 
 #include <stdio.h>

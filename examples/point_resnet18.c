@@ -8,9 +8,9 @@
  *
  *     point_resnet18 [SCAN.npy] [VOXEL_M]
  */
-#include "minkunet/device.h"
-#include "minkunet/draw.h"
-#include "minkunet/scan.h"
+#include "networks/device.h"
+#include "networks/draw.h"
+#include "networks/scan.h"
 
 #include <math.h>
 #include <stdio.h>

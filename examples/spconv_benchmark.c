@@ -6,10 +6,10 @@
  *     spconv_benchmark.c               what is run and printed
  *     spconv_benchmark/engine.h, .c    the network, its plans and memory, and the work of a step
  *     spconv_benchmark/reference.c     the same in FP64, to check a small cloud
- *     minkunet/device.c                memory, graphs and clocks on the CPU and on a GPU
+ *     networks/device.c                memory, graphs and clocks on the CPU and on a GPU
  */
-#include "minkunet/floors.h"
-#include "minkunet/scan.h"
+#include "networks/floors.h"
+#include "networks/scan.h"
 #include "points_file.h"
 #include "spconv_benchmark/engine.h"
 #include "spconv_benchmark/reference.h"

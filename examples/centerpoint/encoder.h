@@ -8,7 +8,7 @@
 #define CENTERPOINT_ENCODER_H
 
 #include "centerpoint/network.h"
-#include "minkunet/device.h"
+#include "networks/device.h"
 
 /* The points of one or more sweeps. */
 typedef struct frame {

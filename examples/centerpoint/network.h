@@ -10,7 +10,7 @@
 #ifndef CENTERPOINT_NETWORK_H
 #define CENTERPOINT_NETWORK_H
 
-#include "minkunet/parameters.h"
+#include "networks/parameters.h"
 
 enum {
     NUM_LEVELS = 5,
@@ -62,7 +62,7 @@ void network_destroy(network *net);
 /* Parameters drawn from a fixed sequence of random numbers. 0 for success, as below. */
 int network_generate(network *net);
 
-/* A file: a line "centerpoint-weights 1 LAYOUT", then the layers as minkunet/parameters.h says. save
+/* A file: a line "centerpoint-weights 1 LAYOUT", then the layers as networks/parameters.h says. save
    writes spconv 1's layout, which checkpoints of the original have. */
 int network_save(spops_context *ctx, const network *net, const char *path);
 int network_load(spops_context *ctx, network *net, const char *path);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "flash3d/transformer.h"
 
-#include "minkunet/draw.h"
+#include "networks/draw.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -10,7 +10,7 @@
 #ifndef FLASH3D_TRANSFORMER_H
 #define FLASH3D_TRANSFORMER_H
 
-#include "minkunet/device.h"
+#include "networks/device.h"
 
 enum { HEAD_DIM = 32, AXIS_DIM = 10, WIDER = 4 };
 

@@ -7,9 +7,9 @@
 #ifndef MINKUNET_ENGINE_H
 #define MINKUNET_ENGINE_H
 
-#include "minkunet/device.h"
+#include "networks/device.h"
 #include "minkunet/network.h"
-#include "minkunet/scan.h"
+#include "networks/scan.h"
 
 typedef struct engine {
     const device *d;

@@ -10,7 +10,7 @@
 #ifndef MINKUNET_NETWORK_H
 #define MINKUNET_NETWORK_H
 
-#include "minkunet/parameters.h"
+#include "networks/parameters.h"
 
 enum {
     NUM_LEVELS = 5,

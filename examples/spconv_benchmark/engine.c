@@ -2,7 +2,7 @@
 /* Plans, memory, and the work of a step. */
 #include "spconv_benchmark/engine.h"
 
-#include "minkunet/draw.h"
+#include "networks/draw.h"
 
 #include <math.h>
 #include <stdio.h>

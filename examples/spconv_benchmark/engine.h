@@ -7,7 +7,7 @@
 #ifndef SPCONV_BENCHMARK_ENGINE_H
 #define SPCONV_BENCHMARK_ENGINE_H
 
-#include "minkunet/device.h"
+#include "networks/device.h"
 
 enum {
     LEVELS = 7,

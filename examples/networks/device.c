@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Memory, graphs and clocks. Every CUDA call of the example is here. */
 #define _POSIX_C_SOURCE 200112L
-#include "minkunet/device.h"
+#include "networks/device.h"
 
 #include <stdio.h>
 #include <stdlib.h>

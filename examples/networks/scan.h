@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Points of a LiDAR scan: from a file, or simulated. */
-#ifndef MINKUNET_SCAN_H
-#define MINKUNET_SCAN_H
+#ifndef NETWORKS_SCAN_H
+#define NETWORKS_SCAN_H
 
 #include <stdint.h>
 

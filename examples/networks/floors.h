@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* What a part of a network must do at least, and how long that takes. */
-#ifndef MINKUNET_FLOORS_H
-#define MINKUNET_FLOORS_H
+#ifndef NETWORKS_FLOORS_H
+#define NETWORKS_FLOORS_H
 
 #include <spops/spops.h>
 

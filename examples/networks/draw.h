@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Numbers that look drawn and are the same on every run. */
-#ifndef MINKUNET_DRAW_H
-#define MINKUNET_DRAW_H
+#ifndef NETWORKS_DRAW_H
+#define NETWORKS_DRAW_H
 
 #include <stdint.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Points of a LiDAR scan: a file, or rays against a road, two walls and a row of cars. */
-#include "minkunet/scan.h"
+#include "networks/scan.h"
 
 #include <math.h>
 #include <stdio.h>

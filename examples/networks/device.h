@@ -3,8 +3,8 @@
  * Memory, graphs and clocks where a context runs, so that the rest of the example is the same on the
  * CPU and on a GPU. Built with EXAMPLE_WITH_CUDA it knows both. Functions return 0 for success.
  */
-#ifndef MINKUNET_DEVICE_H
-#define MINKUNET_DEVICE_H
+#ifndef NETWORKS_DEVICE_H
+#define NETWORKS_DEVICE_H
 
 #include <spops/spops.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /* Parameters of a convolution and its batch norm. */
-#include "minkunet/parameters.h"
+#include "networks/parameters.h"
 
 #include <math.h>
 #include <stdlib.h>

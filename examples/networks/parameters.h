@@ -3,8 +3,8 @@
  * Parameters of a convolution and its batch norm, for the examples' networks: drawn, folded into what
  * a layer of the library takes, and in a file.
  */
-#ifndef MINKUNET_PARAMETERS_H
-#define MINKUNET_PARAMETERS_H
+#ifndef NETWORKS_PARAMETERS_H
+#define NETWORKS_PARAMETERS_H
 
 #include <spops/spops.h>
 
