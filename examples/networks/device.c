@@ -118,6 +118,16 @@ void device_free(const device *d, void *ptr)
     free(ptr);
 }
 
+size_t device_used_bytes(const device *d)
+{
+    size_t available = 0, total = 0;
+#ifdef EXAMPLE_WITH_CUDA
+    if (!on_cpu(d) && CHECK(cudaMemGetInfo(&available, &total))) available = total = 0;
+#endif
+    (void)d;
+    return total - available;
+}
+
 int device_upload(const device *d, void *to, const void *from, size_t bytes)
 {
 #ifdef EXAMPLE_WITH_CUDA
@@ -233,7 +243,7 @@ static int compare_doubles(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-static int time_once(graph *g, double *time_us)
+int graph_time_once(graph *g, double *time_us)
 {
     struct timespec begin, end;
 #ifdef EXAMPLE_WITH_CUDA
@@ -262,7 +272,7 @@ int graph_time(graph *g, int num_launches, double *time_us)
     int failed = times == NULL;
 
     for (int i = -1; i < num_launches && !failed; ++i) /* the first does not count */
-        failed = time_once(g, &times[i < 0 ? 0 : i]);
+        failed = graph_time_once(g, &times[i < 0 ? 0 : i]);
     if (!failed) {
         qsort(times, (size_t)num_launches, sizeof *times, compare_doubles);
         *time_us = times[num_launches / 2] / g->times;

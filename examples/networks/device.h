@@ -20,6 +20,7 @@ void device_close(device *d);
 
 void *device_alloc(const device *d, size_t bytes); /* zeroed; NULL: there is none */
 void device_free(const device *d, void *ptr);
+size_t device_used_bytes(const device *d); /* of a GPU, by everybody; 0 on the CPU */
 int device_upload(const device *d, void *to, const void *from, size_t bytes);
 int device_download(const device *d, void *to, const void *from, size_t bytes);
 
@@ -39,6 +40,8 @@ void graph_destroy(graph *g);
 
 /* Median time of a launch, over a number of them. */
 int graph_time(graph *g, int num_launches, double *time_us);
+/* Of one launch; waits for it. */
+int graph_time_once(graph *g, double *time_us);
 
 /* Median time of one of `times` calls in a graph of their own, and the kernels that a call takes. */
 int graph_time_part(const device *d, enqueue_function enqueue, void *user, int times,

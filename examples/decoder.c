@@ -1,0 +1,507 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * The decoder of generative sparse voxels of TRELLIS.2's shape VAE: from latents on a coarse set to
+ * outputs on a set 16 times as fine, whose rows it predicts on the way; on the CPU or as one CUDA Graph
+ * that is captured once and launched for a frame after the other. Read it in this order:
+ *
+ *     decoder.c              what is run and printed
+ *     decoder/network.h, .c  layers, operations, drawn parameters
+ *     decoder/engine.h, .c   sets, maps, plans, memory known beforehand, and the work of a frame
+ *     decoder/surface.h, .c  sets on a surface, which drawn parameters do not predict
+ *     decoder/reference.c    the same in FP64, to check the output
+ *     networks/              memory, graphs and clocks (device), floors, draws, lines of results
+ */
+#include "decoder/engine.h"
+#include "decoder/reference.h"
+#include "decoder/surface.h"
+#include "networks/draw.h"
+#include "networks/floors.h"
+#include "networks/report.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char usage[] =
+    "decoder [OPTION]...\n"
+    "  without an option: narrow and small, both shapes, and --check\n"
+    "  --size N            cells along an axis of the finest grid, a multiple of 32: 256\n"
+    "  --shape gyroid      children are those on a gyroid's surface, whatever the logits say, so\n"
+    "                      that sets grow as those of a trained network do; logits are computed\n"
+    "                      and not used\n"
+    "  --shape predicted   children are those whose logits are above 0\n"
+    "  --growth G          of predicted: room for G times the rows of the level before: 8\n"
+    "  --width W           of all channels, 0.125 to 1: 1\n"
+    "  --slice N           rows of an MLP at a time: as many as 32 MB of hidden columns take;\n"
+    "                      -1: all\n"
+    "  --memory GB         refuse to take more of the device\n"
+    "  --dtype f32|f16     of features and weights: f16 on a GPU, f32 on the CPU\n"
+    "  --backend cpu|cuda  where it runs: a GPU where there is one\n"
+    "  --check             compare with FP64, and a GPU with the CPU, for some thousand rows\n"
+    "  --layers            time of each part by level\n"
+    "  --no-times          nothing is timed\n"
+    "  --ceilings T,G      a device's TFLOP/s and GB/s, for floors: 790,4200\n"
+    "  --output FILE       append what was measured, a JSON object a line\n";
+
+enum { NUM_FRAMES = 2 };
+
+typedef struct options {
+    int size, check, times, layers;
+    shape_kind shape;
+    double growth, width, memory_gb;
+    int64_t slice_rows;
+    ceilings ceilings;
+    const char *dtype, *output;
+    spops_backend_kind backend;
+} options;
+
+static int read_choice(const char *name, const char *value, options *o)
+{
+    if (strcmp(name, "--shape") == 0 && strcmp(value, "gyroid") == 0)
+        o->shape = SHAPE_GIVEN;
+    else if (strcmp(name, "--shape") == 0 && strcmp(value, "predicted") == 0)
+        o->shape = SHAPE_PREDICTED;
+    else if (strcmp(name, "--backend") == 0 && strcmp(value, "cpu") == 0)
+        o->backend = SPOPS_BACKEND_CPU;
+    else if (strcmp(name, "--backend") == 0 && strcmp(value, "cuda") == 0)
+        o->backend = SPOPS_BACKEND_CUDA;
+    else if (strcmp(name, "--dtype") == 0 &&
+             (strcmp(value, "f16") == 0 || strcmp(value, "f32") == 0))
+        o->dtype = value;
+    else
+        return 0;
+    return 1;
+}
+
+static int read_options(int argc, char **argv, options *o)
+{
+    const options defaults = {.size = 256,
+                              .times = 1,
+                              .shape = SHAPE_GIVEN,
+                              .growth = 8,
+                              .width = 1,
+                              .ceilings = {790, 4200},
+                              .dtype = "",
+                              .backend = SPOPS_BACKEND_AUTO};
+    *o = defaults;
+    for (int i = 1; i < argc; ++i) {
+        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
+        ++i; /* most have a value */
+        if (read_choice(name, value, o))
+            ;
+        else if (strcmp(name, "--size") == 0)
+            o->size = atoi(value);
+        else if (strcmp(name, "--growth") == 0)
+            o->growth = atof(value);
+        else if (strcmp(name, "--width") == 0)
+            o->width = atof(value);
+        else if (strcmp(name, "--slice") == 0)
+            o->slice_rows = atoll(value);
+        else if (strcmp(name, "--memory") == 0)
+            o->memory_gb = atof(value);
+        else if (strcmp(name, "--output") == 0 && value[0] != 0)
+            o->output = value;
+        else if (strcmp(name, "--ceilings") == 0 &&
+                 sscanf(value, "%lf,%lf", &o->ceilings.tflops, &o->ceilings.gbs) == 2)
+            ;
+        else if (--i, strcmp(name, "--check") == 0)
+            o->check = 1;
+        else if (strcmp(name, "--layers") == 0)
+            o->layers = 1;
+        else if (strcmp(name, "--no-times") == 0)
+            o->times = 0;
+        else
+            return 1;
+    }
+    return !(o->size >= 32 && o->size <= 4096 && o->size % 32 == 0 && o->growth >= 1 &&
+             o->growth <= 8 && o->memory_gb >= 0 && o->ceilings.tflops > 0 && o->ceilings.gbs > 0);
+}
+
+/* ---- Frames ----------------------------------------------------------------------------------- */
+
+/* What the surface keeps of each level's children. */
+static int give_children(frame *f, int size)
+{
+    int32_t *rows = (int32_t *)malloc((size_t)f->num_rows * 4 * sizeof *rows);
+    int64_t n = f->num_rows;
+
+    if (rows == NULL) return 1;
+    memcpy(rows, f->rows, (size_t)n * 4 * sizeof *rows);
+    for (int l = 0; l < LEVELS; ++l) {
+        int32_t *fine;
+        int64_t num_fine = 0;
+        f->level_rows[l] = n;
+        if (l + 1 == LEVELS) break;
+        f->keep[l] = (uint8_t *)malloc((size_t)n * CHILDREN);
+        if (f->keep[l] == NULL) break;
+        for (int64_t i = 0; i < n; ++i) {
+            surface_children(size >> (LEVELS - 1 - l), rows + 4 * i, f->keep[l] + CHILDREN * i);
+            for (int child = 0; child < CHILDREN; ++child)
+                num_fine += f->keep[l][CHILDREN * i + child];
+        }
+        fine = (int32_t *)malloc((size_t)num_fine * 4 * sizeof *fine + 1);
+        if (fine == NULL) break;
+        for (int64_t i = 0, to = 0; i < CHILDREN * n; ++i)
+            if (f->keep[l][i])
+                child_of(rows + 4 * (i / CHILDREN), (int)(i % CHILDREN), fine + 4 * to++);
+        free(rows);
+        rows = fine;
+        n = num_fine;
+    }
+    free(rows);
+    return f->level_rows[LEVELS - 1] == 0;
+}
+
+/* The surface in the coarsest grid, and the first half of its rows. Latents are drawn. */
+static int make_frames(const options *o, frame *frames)
+{
+    memset(frames, 0, NUM_FRAMES * sizeof *frames);
+    for (int i = 0; i < NUM_FRAMES; ++i) {
+        frame *f = &frames[i];
+        f->rows = surface_rows(o->size >> (LEVELS - 1), &f->num_rows);
+        if (f->rows == NULL || f->num_rows < 2) break;
+        f->num_rows /= i + 1;
+        f->latents = (float *)malloc((size_t)f->num_rows * LATENT_CHANNELS * sizeof(float));
+        if (f->latents == NULL) break;
+        for (int64_t k = 0; k < f->num_rows * LATENT_CHANNELS; ++k) /* f16 holds these */
+            f->latents[k] = roundf(64 * drawn_number((uint64_t)k, -2, 2)) / 64;
+        if (o->shape == SHAPE_GIVEN && give_children(f, o->size)) break;
+        if (i + 1 == NUM_FRAMES) return 0;
+    }
+    fprintf(stderr, "a set in a grid of %d^3: there is no memory for it\n", o->size);
+    return 1;
+}
+
+static void free_frame(frame *f)
+{
+    free(f->rows);
+    free(f->latents);
+    for (int l = 0; l < LEVELS; ++l)
+        free(f->keep[l]);
+}
+
+/* ---- What an operation must do at least ------------------------------------------------------- */
+
+typedef struct sizes {
+    int64_t rows[LEVELS], pairs[LEVELS];
+} sizes;
+
+/* Each array once; hidden columns of an MLP need not leave the chip. */
+static work op_work(const engine *e, const sizes *s, const op *o)
+{
+    const double each = (double)spops_dtype_bytes(e->o.dtype), n = (double)s->rows[o->level];
+    const double coarse = o->level > 0 ? (double)s->rows[o->level - 1] : 0;
+    const double pairs = (double)s->pairs[o->level], c = e->net->channels[o->level];
+    const int before = o->level > 0 ? e->net->channels[o->level - 1] : 0;
+    const layer *l = o->layer < 0 ? NULL : &e->net->layers[o->layer];
+    work w = {0, 0};
+
+    switch (o->kind) {
+    case OP_SET: w.bytes = 32 * n; break;
+    case OP_CHILDREN: w.bytes = (16 + CHILDREN) * coarse + 16 * n; break;
+    case OP_MAP: w.bytes = n * (16 + 4 * 28 + 8); break;
+    case OP_NORM:
+    case OP_FINE_NORM:
+    case OP_UP_NORM: w.bytes = 2 * each * n * c; break;
+    case OP_TO_SPACE: w.bytes = 2 * each * n * (c + before / CHILDREN); break;
+    case OP_MLP:
+        w.flops = 2 * 2 * n * c * 4 * c;
+        w.bytes = each * (3 * n * c + 2 * 4 * c * c);
+        break;
+    case OP_CONV:
+    case OP_UP_CONV:
+    case OP_FINE_CONV: w = work_of_layer(pairs, n, n, TAPS, l->in, l->out, 0, each, 1); break;
+    case OP_SKIP: w.bytes = each * n * (l->in + 2 * c); break;
+    case OP_LATENT:
+    case OP_LOGITS:
+    case OP_OUTPUT: w = work_of_layer(n, n, n, 1, l->in, l->out, 0, each, 0); break;
+    }
+    return w;
+}
+
+/* ---- Measuring -------------------------------------------------------------------------------- */
+
+typedef struct op_call {
+    engine *e;
+    int i;
+    graph *g;
+    double us[32];
+} op_call;
+
+static spops_status run_op(void *user)
+{
+    const op_call *call = (const op_call *)user;
+    return engine_enqueue_op(call->e, call->i);
+}
+
+static int compare_doubles(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Median time of each operation where it stands in a frame: with what the one before it left in caches. */
+static int time_ops(engine *e, int times, op_call *calls)
+{
+    const int n = e->net->num_ops;
+    int failed = 0;
+
+    for (int i = 0; i < n && !failed; ++i) {
+        calls[i].e = e;
+        calls[i].i = i;
+        failed = (calls[i].g = graph_capture(e->d, run_op, &calls[i], 1)) == NULL;
+    }
+    for (int t = -1; t < times; ++t) /* the first does not count */
+        for (int i = 0; i < n && !failed; ++i)
+            failed = graph_time_once(calls[i].g, &calls[i].us[t < 0 ? 0 : t]);
+    for (int i = 0; i < n; ++i)
+        qsort(calls[i].us, (size_t)times, sizeof calls[i].us[0], compare_doubles);
+    return failed;
+}
+
+/* What operations took together. */
+typedef struct part_sum {
+    double us, floor_us, flops;
+    int calls, kernels;
+} part_sum;
+
+static void print_sum(const char *name, const part_sum *p)
+{
+    printf("  %-18s %5d %10.1f %10.1f %7.2f %8.1f %8d\n", name, p->calls, p->us, p->floor_us,
+           p->floor_us > 0 ? p->us / p->floor_us : 0, p->flops / p->us * 1e-6, p->kernels);
+}
+
+/* A line for every part, with --layers after its levels. */
+static int print_parts(engine *e, const options *o, const sizes *s, const report *to, part_sum *all)
+{
+    const int times = e->d->backend == SPOPS_BACKEND_CUDA ? 9 : 1;
+    op_call *calls = (op_call *)calloc(MAX_OPS, sizeof *calls);
+    part_sum sums[NUM_PARTS][LEVELS + 1];
+    int failed = calls == NULL || time_ops(e, times, calls);
+
+    memset(sums, 0, sizeof sums);
+    for (int i = 0; i < e->net->num_ops && !failed; ++i) {
+        const op *p = &e->net->ops[i];
+        const work w = op_work(e, s, p);
+        part_sum *const to_sum[3] = {&sums[part_of(p->kind)][p->level],
+                                     &sums[part_of(p->kind)][LEVELS], all};
+        for (int k = 0; k < 3; ++k) {
+            to_sum[k]->us += calls[i].us[times / 2];
+            to_sum[k]->floor_us += floor_us(o->ceilings, w);
+            to_sum[k]->flops += w.flops;
+            to_sum[k]->kernels += graph_num_kernels(calls[i].g);
+            ++to_sum[k]->calls;
+        }
+    }
+    for (int i = 0; calls != NULL && i < e->net->num_ops; ++i)
+        graph_destroy(calls[i].g);
+    free(calls);
+    printf("  %-18s %5s %10s %10s %7s %8s %8s\n", "part", "calls", "us", "floor us", "times",
+           "TFLOP/s", "kernels");
+    for (int k = 0; k < NUM_PARTS && !failed; ++k) {
+        for (int l = 0; l < LEVELS; ++l) {
+            char name[64];
+            if (!o->layers || sums[k][l].calls == 0) continue;
+            snprintf(name, sizeof name, "  %lld x %d", (long long)s->rows[l], e->net->channels[l]);
+            print_sum(name, &sums[k][l]);
+        }
+        print_sum(part_name((part_kind)k), &sums[k][LEVELS]);
+        failed = report_part(to, part_name((part_kind)k), sums[k][LEVELS].us,
+                             sums[k][LEVELS].floor_us, sums[k][LEVELS].kernels);
+    }
+    return failed;
+}
+
+static int measure_frame(engine *e, const options *o, graph *whole, const sizes *s,
+                         const report *to)
+{
+    const int launches = e->d->backend == SPOPS_BACKEND_CUDA ? 9 : 1;
+    part_sum all;
+    double frame_us = 0;
+
+    memset(&all, 0, sizeof all);
+    if (graph_time(whole, launches, &frame_us) || print_parts(e, o, s, to, &all)) return 1;
+    print_sum("all, one by one", &all);
+    all.us = frame_us;
+    all.kernels = graph_num_kernels(whole);
+    print_sum("frame, one graph", &all);
+    return report_part(to, "whole", frame_us, all.floor_us, all.kernels);
+}
+
+/* ---- Is it right? ----------------------------------------------------------------------------- */
+
+static const char *verdict(int right)
+{
+    return right ? "right" : "WRONG";
+}
+
+/* Largest difference that rounding explains, over the largest element. */
+static double tolerance(spops_dtype dtype)
+{
+    return dtype == SPOPS_DTYPE_F32 ? 1e-4 : 3e-2;
+}
+
+/* A GPU's output beside that of the same frame on the CPU, with the children that the GPU kept. */
+static int compare_with_cpu(const engine *e, const frame *f, const sizes *s)
+{
+    const size_t n = (size_t)s->rows[LEVELS - 1] * OUTPUT_CHANNELS;
+    engine_options o = e->o;
+    engine on_cpu;
+    device cpu;
+    frame same = *f;
+    double worst = 0, largest = 0;
+    float *found = NULL, *expected = NULL;
+    int failed = device_open(&cpu, SPOPS_BACKEND_CPU), right;
+
+    if (failed) return 1;
+    o.shape = SHAPE_GIVEN;
+    o.memory_limit = 0;
+    for (int l = 0; l + 1 < LEVELS && e->o.shape == SHAPE_PREDICTED; ++l) {
+        const size_t bytes = (size_t)s->rows[l] * CHILDREN;
+        same.level_rows[l] = s->rows[l];
+        same.keep[l] = (uint8_t *)malloc(bytes + 1);
+        failed |=
+            same.keep[l] == NULL || device_download(e->d, same.keep[l], e->predicted[l], bytes);
+    }
+    failed = engine_create(&on_cpu, &cpu, e->net, &o) || failed || engine_upload(&on_cpu, &same) ||
+             engine_enqueue_frame(&on_cpu) != SPOPS_STATUS_OK ||
+             (found = reference_download_output(e, s->rows[LEVELS - 1])) == NULL ||
+             (expected = reference_download_output(&on_cpu, s->rows[LEVELS - 1])) == NULL;
+    for (size_t k = 0; k < n && !failed; ++k) {
+        const double error = fabs((double)found[k] - (double)expected[k]);
+        if (!(error <= worst)) worst = error;
+        largest = fmax(largest, fabs((double)expected[k]));
+    }
+    right = !failed && worst <= tolerance(o.dtype) * largest;
+    printf("  CUDA agrees with the CPU to %.1e of the largest: %s\n", worst / largest,
+           verdict(right));
+    for (int l = 0; l < LEVELS && e->o.shape == SHAPE_PREDICTED; ++l)
+        free(same.keep[l]);
+    free(found);
+    free(expected);
+    engine_destroy(&on_cpu);
+    device_close(&cpu);
+    return !right;
+}
+
+static int check_frame(engine *e, const frame *f, const sizes *s)
+{
+    differences found;
+    int right;
+
+    if (reference_compare(e, f, &found)) return 1;
+    right = found.output <= tolerance(e->o.dtype) && found.logits <= tolerance(e->o.dtype);
+    printf("  %lld children as expected; agrees with FP64 to %.1e of the largest (output) and %.1e "
+           "(logits): %s\n",
+           (long long)found.kept, found.output, found.logits, verdict(right));
+    return !right || (e->d->backend == SPOPS_BACKEND_CUDA && compare_with_cpu(e, f, s));
+}
+
+/* ---- All of it -------------------------------------------------------------------------------- */
+
+/* Room for both frames: as many rows as they have, or growth times those of the level before. */
+static void set_capacities(const options *o, const frame *frames, int64_t max_rows[LEVELS])
+{
+    for (int l = 0; l < LEVELS; ++l) {
+        int64_t n = l == 0 ? frames[0].num_rows : (int64_t)(o->growth * (double)max_rows[l - 1]);
+        if (o->shape == SHAPE_GIVEN)
+            n = frames[0].level_rows[l] > frames[1].level_rows[l] ? frames[0].level_rows[l]
+                                                                  : frames[1].level_rows[l];
+        max_rows[l] = (n + 127) / 128 * 128;
+    }
+}
+
+static int run_frame(engine *e, const options *o, graph *whole, const frame *f, const report *to)
+{
+    sizes s;
+    if (engine_upload(e, f) || graph_launch(whole) || engine_get_sizes(e, s.rows, s.pairs))
+        return 1;
+    printf("%s: rows", to->frame);
+    for (int l = 0; l < LEVELS; ++l)
+        printf(" %lld", (long long)s.rows[l]);
+    printf("; pairs");
+    for (int l = 0; l < LEVELS; ++l)
+        printf(" %lld", (long long)s.pairs[l]);
+    printf("\n");
+    return (o->check && check_frame(e, f, &s)) || (o->times && measure_frame(e, o, whole, &s, to));
+}
+
+static int run(const options *o, const device *d, const network *net, FILE *json)
+{
+    const int f32 =
+        strcmp(o->dtype, "f32") == 0 || (o->dtype[0] == 0 && d->backend == SPOPS_BACKEND_CPU);
+    const size_t used = device_used_bytes(d);
+    engine_options eo = {.dtype = f32 ? SPOPS_DTYPE_F32 : SPOPS_DTYPE_F16,
+                         .shape = o->shape,
+                         .size = o->size,
+                         .slice_rows = o->slice_rows,
+                         .memory_limit = (size_t)(1e9 * o->memory_gb)};
+    frame frames[NUM_FRAMES];
+    engine e;
+    graph *whole = NULL;
+    int failed = make_frames(o, frames);
+
+    printf("%s children in a grid of %d^3, %s on %s\n",
+           o->shape == SHAPE_GIVEN ? "a gyroid's" : "predicted", o->size, f32 ? "f32" : "f16",
+           d->backend == SPOPS_BACKEND_CPU ? "the CPU" : "a GPU");
+    if (!failed) {
+        set_capacities(o, frames, eo.max_rows);
+        failed = engine_create(&e, d, net, &eo) || engine_upload(&e, &frames[0]) ||
+                 engine_enqueue_frame(&e) != SPOPS_STATUS_OK || /* kernels are loaded */
+                 (whole = graph_capture(d, engine_enqueue_frame, &e, 1)) == NULL;
+        if (used > 0 && !failed)
+            printf("  the device's memory in use has grown by %.2f GB\n",
+                   1e-9 * (double)(device_used_bytes(d) - used));
+        for (int i = 0; i < NUM_FRAMES && !failed; ++i) {
+            char name[64];
+            report to = {json, "decoder", name, d, eo.dtype};
+            snprintf(name, sizeof name, "%s%s %d", i == 0 ? "" : "half of ",
+                     o->shape == SHAPE_GIVEN ? "gyroid" : "predicted", o->size);
+            failed = run_frame(&e, o, whole, &frames[i], &to);
+        }
+        graph_destroy(whole);
+        engine_destroy(&e);
+    }
+    for (int i = 0; i < NUM_FRAMES; ++i)
+        free_frame(&frames[i]);
+    return failed;
+}
+
+/* Both shapes, narrow and small. */
+static int run_small(options o, const device *d, const network *net)
+{
+    o.check = 1;
+    o.times = 0;
+    o.size = 32;
+    o.shape = SHAPE_PREDICTED;
+    o.slice_rows = 48; /* several slices, and a shorter one at the end */
+    if (run(&o, d, net, NULL)) return 1;
+    o.size = 64;
+    o.shape = SHAPE_GIVEN;
+    o.slice_rows = 0;
+    return run(&o, d, net, NULL);
+}
+
+int main(int argc, char **argv)
+{
+    options o;
+    device d;
+    network net;
+    FILE *json = NULL;
+    int failed;
+
+    if (read_options(argc, argv, &o) || network_create(&net, argc == 1 ? 0.125 : o.width)) {
+        fputs(usage, stderr);
+        return 2;
+    }
+    if (o.output != NULL && (json = fopen(o.output, "a")) == NULL) {
+        fprintf(stderr, "%s: cannot be written\n", o.output);
+        return 1;
+    }
+    if (device_open(&d, o.backend)) return 1;
+    failed = argc == 1 ? run_small(o, &d, &net) : run(&o, &d, &net, json);
+    if (json != NULL) failed |= fclose(json) != 0;
+    device_close(&d);
+    return failed;
+}
