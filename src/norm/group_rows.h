@@ -63,18 +63,9 @@ static void moments_of_piece(const spops_group_norm_args *args, const spops_grou
     memset(deviations, 0, STRIP * sizeof *deviations);
     for (int64_t at = piece->begin; at < piece->end; ++at) {
         load_row(args->x, group_row(args, at), col, n, v);
-        count += 1.0f;
-        const real share = 1.0f / count;
-        for (int c = 0; c < n; ++c) {
-            const real value = scale * v[c], delta = value - mean[c];
-            mean[c] += delta * share;
-            deviations[c] += delta * (value - mean[c]);
-        }
+        take_row(v, n, scale, count += 1.0f, mean, deviations);
     }
-    for (int c = 0; c < n; ++c) {
-        mean[c] /= scale;
-        deviations[c] /= scale * scale;
-    }
+    undo_scale(n, scale, mean, deviations);
 }
 
 static void piece_moments(const spops_group_norm_args *args, const spops_group_piece *piece,
@@ -82,14 +73,11 @@ static void piece_moments(const spops_group_norm_args *args, const spops_group_p
 {
     const int n = group_strip_cols(args, col);
     real mean[STRIP], deviations[STRIP];
-    bool finite = true;
 
     if (piece->begin == piece->end) return;
     moments_of_piece(args, piece, col, n, 1.0f, mean, deviations);
-    for (int c = 0; c < n; ++c)
-        finite &= isfinite(mean[c]) != 0;
     // A difference of finite values may not be; one of their halves is.
-    if (!finite) moments_of_piece(args, piece, col, n, 0.5f, mean, deviations);
+    if (!all_finite(mean, n)) moments_of_piece(args, piece, col, n, 0.5f, mean, deviations);
     memcpy(group_partial(args, number, 0, col), mean, (size_t)n * sizeof *mean);
     memcpy(group_partial(args, number, 1, col), deviations, (size_t)n * sizeof *deviations);
 }
@@ -101,26 +89,18 @@ static void merge_group_moments(const spops_group_norm_args *args, int64_t i)
     const int64_t first = i % args->groups * width;
     const int32_t *offsets = args->samples.offsets;
     int64_t piece = spops_group_first_piece(offsets, sample);
-    real mean = 0.0f, deviations = 0.0f, count = 0.0f;
+    moments m = {0.0f, 0.0f, 0.0f};
 
     for (int64_t at = offsets[sample]; at < offsets[sample + 1];
          at += SPOPS_GROUP_PIECE_ROWS, ++piece) {
         const int64_t left = offsets[sample + 1] - at;
         const real rows = (real)(left < SPOPS_GROUP_PIECE_ROWS ? left : SPOPS_GROUP_PIECE_ROWS);
-        for (int64_t c = first; c < first + width; ++c) {
-            const real own = *group_partial(args, piece, 1, c);
-            const real half = half_distance(mean, *group_partial(args, piece, 0, c));
-            const real delta = 2.0f * half, total = count + rows, share = rows / total;
-            mean += half * (2.0f * share);
-            if (count > 0.0f) // a square may be infinite, and no rows times that are no number
-                deviations += own + delta * delta * (count * share);
-            else
-                deviations = own;
-            count = total;
-        }
+        for (int64_t c = first; c < first + width; ++c)
+            merge_into(&m, (moments){rows, *group_partial(args, piece, 0, c),
+                                     *group_partial(args, piece, 1, c)});
     }
-    of(args->mean_out)[i] = mean;
-    of(args->var_out)[i] = count > 0.0f ? deviations / count : 0.0f;
+    of(args->mean_out)[i] = m.mean;
+    of(args->var_out)[i] = variance_of(&m);
 }
 
 static void group_moments(const void *work, int64_t begin, int64_t end)

@@ -84,6 +84,62 @@ static real *partial(const spops_norm_args *args, int64_t chunk, int which, int6
     return of(args->scratch.partials) + (2 * chunk + which) * args->x.cols + col;
 }
 
+// ---- Moments ------------------------------------------------------------------------------------
+
+// Take row number `count` of n columns, times scale, into their means and sums of squared deviations
+// (Welford).
+static inline __attribute__((always_inline)) void take_row(const real *restrict v, int n,
+                                                           real scale, real count,
+                                                           real *restrict mean,
+                                                           real *restrict deviations)
+{
+    const real share = 1.0f / count;
+    for (int c = 0; c < n; ++c) {
+        const real value = scale * v[c], delta = value - mean[c];
+        mean[c] += delta * share;
+        deviations[c] += delta * (value - mean[c]);
+    }
+}
+
+// What was taken of rows times scale, of the rows themselves.
+static inline void undo_scale(int n, real scale, real *mean, real *deviations)
+{
+    for (int c = 0; c < n; ++c) {
+        mean[c] /= scale;
+        deviations[c] /= scale * scale;
+    }
+}
+
+static bool all_finite(const real *v, int n)
+{
+    bool finite = true;
+    for (int c = 0; c < n; ++c)
+        finite &= isfinite(v[c]) != 0;
+    return finite;
+}
+
+// Rows so far, their mean and their sum of squared deviations (Chan, Golub, LeVeque).
+typedef struct moments {
+    real count, mean, deviations;
+} moments;
+
+static inline void merge_into(moments *m, moments o)
+{
+    const real half = half_distance(m->mean, o.mean), delta = 2.0f * half;
+    const real total = m->count + o.count, share = o.count / total;
+    m->mean += half * (2.0f * share);
+    if (m->count > 0.0f) // a square may be infinite, and no rows times that are no number
+        m->deviations += o.deviations + delta * delta * (m->count * share);
+    else
+        m->deviations = o.deviations;
+    m->count = total;
+}
+
+static inline real variance_of(const moments *m)
+{
+    return m->count > 0.0f ? m->deviations / m->count : 0.0f;
+}
+
 // ---- Statistics of columns ----------------------------------------------------------------------
 
 // Mean and sum of squared deviations of rows begin to end of n columns, whose values are halved
@@ -99,18 +155,9 @@ static inline __attribute__((always_inline)) void moments_of_rows(spops_matrix x
     memset(deviations, 0, STRIP * sizeof *deviations);
     for (int64_t r = begin; r < end; ++r) {
         load_row(x, r, col, n, v);
-        count += 1.0f;
-        const real share = 1.0f / count;
-        for (int c = 0; c < n; ++c) {
-            const real value = scale * v[c], delta = value - mean[c];
-            mean[c] += delta * share;
-            deviations[c] += delta * (value - mean[c]);
-        }
+        take_row(v, n, scale, count += 1.0f, mean, deviations);
     }
-    for (int c = 0; c < n; ++c) {
-        mean[c] /= scale;
-        deviations[c] /= scale * scale;
-    }
+    undo_scale(n, scale, mean, deviations);
 }
 
 static void chunk_moments(const spops_norm_args *args, const rows_plan *p, int64_t chunk,
@@ -119,41 +166,29 @@ static void chunk_moments(const spops_norm_args *args, const rows_plan *p, int64
     const int64_t begin = chunk * p->chunk_rows, end = chunk_end(p, chunk);
     const int n = strip_cols(args, col);
     real mean[STRIP], deviations[STRIP];
-    bool finite = true;
 
     moments_of_rows(args->x, begin, end, col, n, 1.0f, mean, deviations);
-    for (int c = 0; c < n; ++c)
-        finite &= isfinite(mean[c]) != 0;
     // A difference of finite values may not be; one of their halves is.
-    if (!finite) moments_of_rows(args->x, begin, end, col, n, 0.5f, mean, deviations);
+    if (!all_finite(mean, n)) moments_of_rows(args->x, begin, end, col, n, 0.5f, mean, deviations);
     memcpy(partial(args, chunk, 0, col), mean, (size_t)n * sizeof *mean);
     memcpy(partial(args, chunk, 1, col), deviations, (size_t)n * sizeof *deviations);
 }
 
 static void merge_moments(const spops_norm_args *args, const rows_plan *p, int64_t c)
 {
-    real mean = 0.0f, deviations = 0.0f, count = 0.0f, var;
+    moments m = {0.0f, 0.0f, 0.0f};
 
     for (int64_t chunk = 0; chunk < p->num_chunks; ++chunk) {
         const real rows = (real)(chunk_end(p, chunk) - chunk * p->chunk_rows);
-        const real chunk_mean = *partial(args, chunk, 0, c);
-        const real chunk_deviations = *partial(args, chunk, 1, c);
-        const real half = half_distance(mean, chunk_mean), delta = 2.0f * half;
-        const real total = count + rows, share = rows / total;
-        mean += half * (2.0f * share);
-        if (count > 0.0f) // a square may be infinite, and no rows times that are no number
-            deviations += chunk_deviations + delta * delta * (count * share);
-        else
-            deviations = chunk_deviations;
-        count = total;
+        merge_into(&m, (moments){rows, *partial(args, chunk, 0, c), *partial(args, chunk, 1, c)});
     }
-    var = count > 0.0f ? deviations / count : 0.0f;
-    of(args->mean_out)[c] = mean;
+    const real var = variance_of(&m);
+    of(args->mean_out)[c] = m.mean;
     of(args->var_out)[c] = var;
-    if (args->running_mean == NULL || count == 0.0f) return;
-    const real unbiased = count > 1.0f ? deviations / (count - 1.0f) : var;
+    if (args->running_mean == NULL || m.count == 0.0f) return;
+    const real unbiased = m.count > 1.0f ? m.deviations / (m.count - 1.0f) : var;
     real *running_mean = of(args->running_mean) + c, *running_var = of(args->running_var) + c;
-    *running_mean += 2.0f * args->momentum * half_distance(*running_mean, mean);
+    *running_mean += 2.0f * args->momentum * half_distance(*running_mean, m.mean);
     *running_var += args->momentum * (unbiased - *running_var);
 }
 
