@@ -23,6 +23,7 @@
 #include "spops/voxels.h"
 #include "spops/kernel_map.h"
 #include "spops/pyramid.h"
+#include "spops/receptive.h"
 #include "spops/pool.h"
 #include "spops/activation.h"
 #include "spops/norm.h"

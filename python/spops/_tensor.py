@@ -12,6 +12,7 @@ from torch._C import _len_torch_dispatch_stack
 from torch.compiler import is_compiling
 from torch.utils._python_dispatch import _disable_current_modes
 
+from . import _receptive
 from . import functional as F
 from ._made import _indices
 from ._plan import Plan
@@ -487,6 +488,8 @@ def devoxelize(
     if size is None:
         raise ValueError("devoxelize: size is not given, and the voxels were not made by voxelize")
     origin = getattr(x.sites, "origin_m", 0.0) if origin is None else origin
+    if _receptive.recorder is not None:
+        _receptive.recorder.devoxelize(x, interpolation)
     d = F.devoxels(
         points, x.set, batch=batch, size_m=size, origin_m=origin, interpolation=interpolation,
         missing=missing, gradients="linear", max_cols=x.feats.shape[1],

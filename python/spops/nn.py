@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from . import _layers
+from . import _layers, _receptive
 from . import functional as F
 from ._plan import Plan
 from ._tensor import Kernel, Sites, SparseTensor, per_axis
@@ -31,6 +31,12 @@ def _activation_of(activation: str, relu: bool = False) -> str:
     return "relu" if relu else activation
 
 
+def _reads_all() -> None:
+    """Where the receptive field is asked for: this layer reads all rows."""
+    if _receptive.recorder is not None:
+        _receptive.recorder.everything()
+
+
 def convolve(
     x: SparseTensor, w: Tensor, bias, kernel: Kernel, how: str, groups: int = 1, key=None, output_padding=None, krsc=False,
     activation: str = "none", activation_slope: float = 0.0,
@@ -39,6 +45,8 @@ def convolve(
 
     w is [taps, C_in / groups, C_out], or with krsc [C_out, *sizes, C_in / groups].
     """
+    if _receptive.recorder is not None:
+        _receptive.recorder.convolution(x, kernel, how, key)
     sites = x.sites
     bias = _layers.vector(bias, _layers.work_dtype(x.feats))
     if how != "inverse" and kernel.is_pointwise and groups == 1:
@@ -126,6 +134,8 @@ class Pool(nn.Module):
         self.kernel = Kernel(dims, kernel_size, kernel_size if stride is None else stride, padding, dilation)
 
     def forward(self, x: SparseTensor) -> SparseTensor:
+        if _receptive.recorder is not None:
+            _receptive.recorder.convolution(x, self.kernel, "convolution", None)
         relation = x.sites.onto(self.kernel)
         return x.at(F.pool(x.feats, relation.pool(self.reduce, x.feats.shape[1]), reduce=self.reduce), relation.sites)
 
@@ -141,6 +151,7 @@ class GlobalPool(nn.Module):
         self.reduce = reduce
 
     def forward(self, x: SparseTensor) -> Tensor:
+        _reads_all()
         return F.pool(x.feats, x.sites.global_pool(self.reduce, x.feats.shape[1]), reduce=self.reduce)
 
 
@@ -206,6 +217,7 @@ class BatchNorm(nn.Module):
 
     def _rows(self, x: Tensor, num_rows: Tensor | None = None) -> Tensor:
         if self.training:
+            _reads_all()
             self.num_batches_tracked += 1
             if num_rows is not None:  # rows after those in use do not count
                 mean, var = F.batchnorm_statistics(
@@ -326,6 +338,7 @@ class GroupNorm(nn.Module):
         return self._rows(x, samples)
 
     def _rows(self, x: Tensor, samples: Plan) -> Tensor:
+        _reads_all()
         mean, var = F.groupnorm_statistics(x.detach(), samples, groups=self.groups)
         return F.groupnorm(
             x, mean, var, samples, gamma=self.weight, beta=self.bias, groups=self.groups, epsilon=self.eps,
@@ -598,6 +611,7 @@ class AttentionBlock(nn.Module):
         self.mlp = nn.Sequential(Linear(channels, width, activation="gelu"), nn.Identity(), Linear(width, channels))
 
     def forward(self, feats: Tensor, patches: Plan, positions: Tensor | None = None) -> Tensor:
+        _reads_all()
         q, k, v = self.qkv(self.norm1(feats)).chunk(3, 1)  # rows with gaps, read where they are
         o = F.attention(q, k, v, patches, positions=positions, heads=self.heads, rotary_base=self.rotary_base)
         feats = feats + self.proj(o)

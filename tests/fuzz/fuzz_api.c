@@ -847,8 +847,31 @@ static int32_t *rows_of(world *w, int64_t n, int32_t dims)
     return rows;
 }
 
+static void find_reach(world *w)
+{
+    enum { MOST_LAYERS = 12 };
+    spops_receptive_layer layers[MOST_LAYERS];
+    spops_kernel_shape kernels[MOST_LAYERS];
+    spops_reach reach[MOST_LAYERS + 1];
+    const int32_t dims = 1 + (int32_t)pick(w, 4), n = (int32_t)pick(w, MOST_LAYERS + 1);
+    const double sizes[] = {0.5, hostile_f64(w, 1.0), 0.25, 2.0};
+    for (int32_t i = 0; i < n; ++i) {
+        kernels[i] = kernel_of(w, dims, 1 + (int)pick(w, 3));
+        layers[i] = (spops_receptive_layer){(spops_receptive_kind)pick(w, 8), {i, -1}, NULL, {0}};
+        if (!rarely(w)) layers[i].kernel = &kernels[i];
+        if (layers[i].kind == SPOPS_RECEPTIVE_ROW && pick(w, 2))
+            layers[i].from[1] = (int32_t)pick(w, i + 1);
+        if (rarely(w)) layers[i].from[pick(w, 2)] = hostile_i32(w);
+        if (rarely(w)) layers[i].shift[pick(w, 4)] = hostile_i32(w);
+    }
+    (void)spops_receptive_field(
+        rarely(w) ? hostile_i32(w) : dims, pick(w, 2) ? sizes : NULL, rarely(w) ? NULL : layers, n,
+        rarely(w) ? hostile_i32(w) : (int32_t)pick(w, n + 1), rarely(w) ? NULL : reach);
+}
+
 static void make_coords(world *w)
 {
+    if (rarely(w)) find_reach(w);
     spops_coords_options o = coords_options(w);
     const spops_coords *in = any_coords(w), *other = any_coords(w);
     const spops_coords_view v = view_of(w, in);

@@ -21,6 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from ... import _receptive
 from ... import functional as F
 from ..._layers import empty_krsc
 from ..._tensor import Kernel, SparseTensor
@@ -241,6 +242,8 @@ class _Pool(SparseModule):
 
     def forward(self, input: SparseConvTensor) -> SparseConvTensor:
         x = input.sparse
+        if _receptive.recorder is not None:
+            _receptive.recorder.convolution(x, self.kernel, "submanifold" if self.subm else "convolution", self.indice_key)
         relation = x.sites.within(self.kernel) if self.subm else x.sites.onto(self.kernel)
         if self.indice_key is not None:
             x.keys[self.indice_key] = relation, x.sites, self.kernel.size
