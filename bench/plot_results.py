@@ -14,6 +14,9 @@ With --ablation, sparse convolution on the layers of a network (`spops bench con
 time of each layer by each way of running it, and beside that how much faster the products are in
 adaptive groups than separately, and the movement vectorised, local and narrow than scalar in f32.
 
+With --networks, the networks of the examples (`bench/networks.py`): a bar for every frame, cut into its
+parts by their time, and in each part its floor.
+
 Needs matplotlib.
 """
 import argparse
@@ -245,6 +248,66 @@ def draw_ablation(plt, cases, output, title):
     figure.savefig(output, dpi=120)
 
 
+# ---- Networks -------------------------------------------------------------------------------------
+
+
+def read_networks(rows):
+    """{(network, frame, dtype): {part: line}}, in the order of the lines; the last of each counts"""
+    frames = {}
+    for row in rows:
+        if "network" in row:
+            key = row["network"], row["frame"], row["dtype"]
+            frames.setdefault(key, {})[row["part"]] = row
+    return {key: parts for key, parts in frames.items() if "whole" in parts and len(parts) > 1}
+
+
+def draw_bar(ax, y, parts, colours):
+    """Parts side by side, as shares of their sum; the dark strip in each is as long as its floor."""
+    total = sum(row["us"] for name, row in parts.items() if name != "whole")
+    left = 0.0
+    for name, row in parts.items():
+        if name == "whole":
+            continue
+        share = 100 * row["us"] / total
+        colour = colours[name]
+        ax.barh(y, share, left=left, height=0.7, color=colour, edgecolor="white", linewidth=0.8)
+        floor = min(share, 100 * row["floor_us"] / total)
+        ax.barh(y - 0.25, floor, left=left, height=0.2, color="0.15", alpha=0.65)
+        if share > 4:
+            ax.annotate("%.0f" % share, (left + share / 2, y + 0.1), ha="center", va="center", fontsize=7)
+        left += share
+    whole = parts["whole"]
+    ax.annotate(" %.2f ms" % (whole["us"] / 1000), (100, y), va="center", fontsize=8)
+
+
+def save_networks(rows, output):
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    frames = read_networks(rows)
+    if not frames:
+        sys.exit("no line of a network matches")
+    names = list(dict.fromkeys(n for parts in frames.values() for n in parts if n != "whole"))
+    map_of = plt.get_cmap("tab20")
+    colours = {name: map_of(i % 20) for i, name in enumerate(names)}
+    figure, ax = plt.subplots(figsize=(11, 1.8 + 0.5 * len(frames)), layout="constrained")
+    for i, (key, parts) in enumerate(frames.items()):
+        draw_bar(ax, len(frames) - i, parts, colours)
+    ax.set_yticks(range(len(frames), 0, -1))
+    ax.set_yticklabels(["%s, %s" % key[:2] for key in frames], fontsize=8)
+    ax.set_xlim(0, 108)
+    ax.set_xlabel("share of the parts' time, %; at the end the whole frame; dark: the floor", fontsize=8)
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
+    marks = [plt.Rectangle((0, 0), 1, 1, color=colours[name], label=name) for name in names]
+    figure.legend(handles=marks, loc="outside lower center", ncols=6, fontsize=8)
+    kinds = sorted({"%s, %s" % (p["whole"]["device"], p["whole"]["dtype"]) for p in frames.values()})
+    figure.suptitle("Where the time of networks goes, " + "; ".join(kinds), fontsize=10)
+    figure.savefig(output, dpi=120)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("files", nargs="+", help="JSON lines of `spops bench --json` or --output")
@@ -258,6 +321,7 @@ def main():
         "--direction", default="forward", help="with --configurations: forward or backward"
     )
     parser.add_argument("--ablation", action="store_true", help="the layers of a network")
+    parser.add_argument("--networks", action="store_true", help="parts of the examples' networks")
     parser.add_argument("--mode", default="hot", help="with --ablation: hot or cold")
     args = parser.parse_args()
 
@@ -268,6 +332,14 @@ def main():
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
+    if args.networks:
+        rows = []
+        for path in args.files:
+            with open(path, encoding="utf-8") as lines:
+                rows += [json.loads(line) for line in filter(str.strip, lines)]
+        save_networks(rows, args.output)
+        print(args.output)
+        return
     if args.ablation:
         cases, devices = read_ablation(args.files, args.mode)
         if not cases:

@@ -13,6 +13,7 @@
 #include "centerpoint/encoder.h"
 #include "centerpoint/reference.h"
 #include "networks/floors.h"
+#include "networks/report.h"
 #include "networks/scan.h"
 
 #include <stdio.h>
@@ -279,7 +280,10 @@ static int measure_frame(encoder *e, const options *o, graph *whole, const frame
                                                  "mean",   "layers", "dense"};
     const int launches = e->d->backend == SPOPS_BACKEND_CUDA ? 50 : 3;
     encoder_sizes s;
-    double frame_us = 0, gflop = 0, layers_us = 0, floors_us = 0;
+    const report to = {json, "centerpoint", name, e->d, e->dtype};
+    double frame_us = 0, gflop = 0, layers_us = 0, floors_us = 0, parts_us[NUM_PARTS],
+           parts_floor_us[NUM_PARTS];
+    int failed = 0, parts_kernels[NUM_PARTS];
 
     if (encoder_upload(e, f) || graph_time(whole, launches, &frame_us) || encoder_get_sizes(e, &s))
         return 1;
@@ -298,6 +302,9 @@ static int measure_frame(encoder *e, const options *o, graph *whole, const frame
         int kernels = 0;
         if (graph_time_part(e->d, run_part, &call, 1, launches, &time_us, &kernels)) return 1;
         floors_us += least_us;
+        parts_us[part] = time_us;
+        parts_floor_us[part] = least_us;
+        parts_kernels[part] = kernels;
         printf("  %-8s %10.1f %10.1f %8d\n", names[part], time_us, least_us, kernels);
         if (json != NULL)
             fprintf(json, ", \"%s_us\": %.1f, \"%s_floor_us\": %.2f", names[part], time_us,
@@ -308,7 +315,10 @@ static int measure_frame(encoder *e, const options *o, graph *whole, const frame
     if (json != NULL)
         fprintf(json, ", \"frame_us\": %.1f, \"floor_us\": %.2f, \"gflop\": %.3f}\n", frame_us,
                 floors_us, gflop);
-    return 0;
+    for (int part = 0; part < NUM_PARTS; ++part)
+        failed |= report_part(&to, names[part], parts_us[part], parts_floor_us[part],
+                              parts_kernels[part]);
+    return failed || report_part(&to, "whole", frame_us, floors_us, graph_num_kernels(whole));
 }
 
 /* ---- All of it ------------------------------------------------------------------------------- */

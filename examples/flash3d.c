@@ -17,6 +17,7 @@
  *     flash3d [SCAN.npy [JSON]]    JSON: append what was measured, an object
  */
 #include "flash3d/reference.h"
+#include "networks/report.h"
 #include "networks/scan.h"
 
 #include <math.h>
@@ -253,7 +254,10 @@ static void print_times(network *n, const char *name, const char *json)
     int num_kernels = 0;
     const double whole_us = time_of(n, ALL, 1, &num_kernels);
     double useful_us = 0;
+    double part_us[5];
+    int kernels[5] = {0};
     FILE *file = json != NULL ? fopen(json, "a") : NULL;
+    const report to = {file, "flash3d", name, &n->d, n->dtype};
 
     printf("%d points: %.0f us, %.1f scans a second (%d kernels); without a graph %.0f us\n",
            (int)n->points.num_points, whole_us, 1e6 / whole_us, num_kernels, plain_us);
@@ -261,14 +265,17 @@ static void print_times(network *n, const char *name, const char *json)
         fprintf(file, "{\"scan\": \"%s\", \"points\": %d, \"whole_us\": %.1f, \"plain_us\": %.1f",
                 name, (int)n->points.num_points, whole_us, plain_us);
     for (int i = 0; i < 5; ++i) {
-        const double part_us = time_of(n, parts[i], 1, NULL);
-        printf("  %-12s %8.0f us, %2.0f %%\n", names[i], part_us, 100 * part_us / whole_us);
-        if (parts[i] & (ATTENTION | FEED_FORWARD)) useful_us += part_us;
-        if (file != NULL) fprintf(file, ", \"%s_us\": %.1f", names[i], part_us);
+        part_us[i] = time_of(n, parts[i], 1, &kernels[i]);
+        printf("  %-12s %8.0f us, %2.0f %%\n", names[i], part_us[i], 100 * part_us[i] / whole_us);
+        if (parts[i] & (ATTENTION | FEED_FORWARD)) useful_us += part_us[i];
+        if (file != NULL) fprintf(file, ", \"%s_us\": %.1f", names[i], part_us[i]);
     }
     printf("  attention and feed-forward together: %.0f %%\n", 100 * useful_us / whole_us);
     if (file != NULL) {
         fprintf(file, "}\n");
+        for (int i = 0; i < 5; ++i)
+            report_part(&to, names[i], part_us[i], 0, kernels[i]);
+        report_part(&to, "whole", whole_us, 0, num_kernels);
         fclose(file);
     }
 }

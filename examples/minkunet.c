@@ -13,6 +13,7 @@
  */
 #include "minkunet/engine.h"
 #include "networks/floors.h"
+#include "networks/report.h"
 #include "minkunet/reference.h"
 
 #include <stdio.h>
@@ -212,6 +213,16 @@ static int print_layers(engine *e, const options *o, const spops_pyramid_info *i
     return 0;
 }
 
+/* In the format of all networks. */
+static int report_scan(const report *to, double maps_us, double maps_floor_us, int maps_kernels,
+                       double layers_us, double layers_floor_us, int layers_kernels,
+                       double frame_us, int kernels)
+{
+    return report_part(to, "maps", maps_us, maps_floor_us, maps_kernels) ||
+           report_part(to, "layers", layers_us, layers_floor_us, layers_kernels) ||
+           report_part(to, "whole", frame_us, maps_floor_us + layers_floor_us, kernels);
+}
+
 /* One scan: sizes, the whole and its parts. */
 static int measure_scan(engine *e, const options *o, graph *whole, const scan *s, const char *name,
                         FILE *json)
@@ -220,9 +231,11 @@ static int measure_scan(engine *e, const options *o, graph *whole, const scan *s
     static const enqueue_function parts[NUM_PARTS] = {run_voxels, run_pyramid, run_plans,
                                                       run_layers};
     const int launches = e->d->backend == SPOPS_BACKEND_CUDA ? 50 : 3;
+    const report to = {json, "minkunet", name, e->d, e->dtype};
     spops_pyramid_info info;
     work layers = {0, 0};
-    double part_us[NUM_PARTS], frame_us = 0, plain_us = 0, layers_floor_us = 0, maps_us, rest_us;
+    double part_us[NUM_PARTS], frame_us = 0, plain_us = 0, layers_floor_us = 0, maps_us, rest_us,
+                               maps_floor_us;
     int kernels[NUM_PARTS], maps_kernels, failed;
     graph *plain;
 
@@ -234,6 +247,7 @@ static int measure_scan(engine *e, const options *o, graph *whole, const scan *s
     failed = plain == NULL || graph_time(plain, launches, &plain_us);
     graph_destroy(plain);
     if (failed) return 1;
+    maps_floor_us = floor_us(o->ceilings, maps_work(&info, s->num_points));
     maps_us = part_us[VOXELS] + part_us[PYRAMID] + part_us[PLANS];
     maps_kernels = kernels[VOXELS] + kernels[PYRAMID] + kernels[PLANS];
     rest_us = frame_us - maps_us - part_us[LAYERS];
@@ -247,7 +261,7 @@ static int measure_scan(engine *e, const options *o, graph *whole, const scan *s
     printf("  maps %.0f us, %.0f %% (voxels %.0f, pyramid %.0f, plans %.0f; %d kernels; floor "
            "%.0f)\n",
            maps_us, 100 * maps_us / frame_us, part_us[VOXELS], part_us[PYRAMID], part_us[PLANS],
-           maps_kernels, floor_us(o->ceilings, maps_work(&info, s->num_points)));
+           maps_kernels, maps_floor_us);
     printf("  layers %.0f us, %.0f %% (%.2f GFLOP, %.3f TFLOP/s; %d kernels; floor %.0f)\n",
            part_us[LAYERS], 100 * part_us[LAYERS] / frame_us, layers.flops * 1e-9,
            layers.flops / part_us[LAYERS] * 1e-6, kernels[LAYERS], layers_floor_us);
@@ -264,9 +278,9 @@ static int measure_scan(engine *e, const options *o, graph *whole, const scan *s
                 (int)info.num_rows[0], (int)info.num_rows[1], (int)info.num_rows[2],
                 (int)info.num_rows[3], (int)info.num_rows[4], frame_us, plain_us, part_us[VOXELS],
                 part_us[PYRAMID], part_us[PLANS], part_us[LAYERS], rest_us, layers.flops * 1e-9,
-                layers_floor_us, floor_us(o->ceilings, maps_work(&info, s->num_points)),
-                maps_kernels, kernels[LAYERS]);
-    return 0;
+                layers_floor_us, maps_floor_us, maps_kernels, kernels[LAYERS]);
+    return report_scan(&to, maps_us, maps_floor_us, maps_kernels, part_us[LAYERS], layers_floor_us,
+                       kernels[LAYERS], frame_us, graph_num_kernels(whole));
 }
 
 /* ---- All of it ----------------------------------------------------------------------------------

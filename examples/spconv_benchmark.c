@@ -9,6 +9,7 @@
  *     networks/device.c                memory, graphs and clocks on the CPU and on a GPU
  */
 #include "networks/floors.h"
+#include "networks/report.h"
 #include "networks/scan.h"
 #include "points_file.h"
 #include "spconv_benchmark/engine.h"
@@ -251,8 +252,15 @@ static spops_status run_part_backward(void *user)
     return engine_enqueue_part_backward(call->e, call->p);
 }
 
-/* A line a part, and in floors_us the sums of both ways. */
-static int print_parts(engine *e, const options *o, FILE *json, double floors_us[2])
+/* What convolutions or poolings take together, one way. */
+typedef struct way_sum {
+    double us, floor_us;
+    int kernels;
+} way_sum;
+
+/* A line a part; floors_us has the sums of both ways, sums those of convolutions and poolings. */
+static int print_parts(engine *e, const options *o, FILE *json, double floors_us[2],
+                       way_sum sums[2][2])
 {
     static const enqueue_function ways[2] = {run_part, run_part_backward};
     const int gpu = e->d->backend == SPOPS_BACKEND_CUDA;
@@ -272,6 +280,9 @@ static int print_parts(engine *e, const options *o, FILE *json, double floors_us
             if (graph_time_part(e->d, ways[way], &call, gpu ? 10 : 1, gpu ? 15 : 3, &us[way],
                                 &kernels))
                 return 1;
+            sums[t->pools][way].us += us[way];
+            sums[t->pools][way].floor_us += floors[way];
+            sums[t->pools][way].kernels += kernels;
         }
         printf("%-14s %8lld %9lld %4d %4d %11.1f %9.1f %11.1f %9.1f\n", t->name, (long long)rows,
                (long long)pairs, t->in, t->out, us[0], floors[0], us[1], floors[1]);
@@ -288,6 +299,30 @@ static int print_parts(engine *e, const options *o, FILE *json, double floors_us
 
 enum { VOXELS, PYRAMID, PLANS, FEATURES, FORWARD, BACKWARD, STEP, NUM_TIMES };
 
+/* The step in parts that do not overlap, in the format of all networks. */
+static int report_step(const engine *e, const options *o, FILE *json, const double *us,
+                       const int *kernels, way_sum sums[2][2], double maps_floor_us)
+{
+    static const char *const names[2][2] = {{"convolutions", "convolutions backward"},
+                                            {"poolings", "poolings backward"}};
+    char frame[32];
+    const report to = {json, "spconv_benchmark", frame, e->d, e->dtype};
+    double floors_us = maps_floor_us;
+    int failed;
+
+    snprintf(frame, sizeof frame, "%d x %d voxels", o->copies, (int)e->sizes.num_rows[0]);
+    failed = report_part(&to, "voxels", us[VOXELS], 0, kernels[VOXELS]) ||
+             report_part(&to, "mean", us[FEATURES], 0, kernels[FEATURES]) ||
+             report_part(&to, "maps", us[PYRAMID] + us[PLANS], maps_floor_us,
+                         kernels[PYRAMID] + kernels[PLANS]);
+    for (int i = 0; i < 4; ++i) {
+        const way_sum *s = &sums[i % 2][i / 2];
+        floors_us += s->floor_us;
+        failed = failed || report_part(&to, names[i % 2][i / 2], s->us, s->floor_us, s->kernels);
+    }
+    return failed || report_part(&to, "whole", us[STEP], floors_us, kernels[STEP]);
+}
+
 static int measure(engine *e, const options *o, FILE *json)
 {
     static const enqueue_function calls[NUM_TIMES] = {
@@ -297,12 +332,13 @@ static int measure(engine *e, const options *o, FILE *json)
     const int launches = e->d->backend == SPOPS_BACKEND_CUDA ? 50 : 3;
     const double maps_floor_us = floor_us(o->ceilings, maps_work(&e->sizes, e->num_points));
     double us[NUM_TIMES], floors_us[2], maps_us;
+    way_sum sums[2][2] = {{{0, 0, 0}}};
     int kernels[NUM_TIMES];
     graph *whole = graph_capture(e->d, engine_enqueue_step, e, 1);
     const int failed = whole == NULL || graph_launch(whole) ||
                        spops_context_wait_sync(e->d->ctx) != SPOPS_STATUS_OK;
     graph_destroy(whole); /* its rows are there for the parts */
-    if (failed || print_parts(e, o, json, floors_us)) return 1;
+    if (failed || print_parts(e, o, json, floors_us, sums)) return 1;
     for (int i = 0; i < NUM_TIMES; ++i)
         if (graph_time_part(e->d, calls[i], e, 1, launches, &us[i], &kernels[i])) return 1;
     maps_us = us[PYRAMID] + us[PLANS];
@@ -324,7 +360,7 @@ static int measure(engine *e, const options *o, FILE *json)
                 spops_dtype_name(e->dtype), e->d->backend == SPOPS_BACKEND_CPU ? "cpu" : "cuda",
                 us[VOXELS], us[FEATURES], us[PYRAMID], us[PLANS], maps_floor_us, us[FORWARD],
                 floors_us[0], us[BACKWARD], floors_us[1], us[STEP], kernels[STEP]);
-    return 0;
+    return report_step(e, o, json, us, kernels, sums, maps_floor_us);
 }
 
 int main(int argc, char **argv)

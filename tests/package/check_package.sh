@@ -302,6 +302,9 @@ examples)
         echo "a device is required and the lines above did without"
         exit 1
     fi
+    # Every network says what its parts took, in one format.
+    python3 -B "$source_dir/bench/networks.py" "$work/examples" --small --output "$work/networks.jsonl"
+    [ "$(grep -o '"network": "[a-z0-9_]*".*"part": "whole"' "$work/networks.jsonl" | cut -d'"' -f4 | sort -u | wc -l)" -ge 4 ]
     ;;
 *)
     echo "unknown step $step"
