@@ -40,5 +40,5 @@ awk '
         if (functions < 5000) { printf "only %d functions were found\n", functions; ++bad }
         printf "%d functions, %d too long\n", functions, bad
         exit bad > 0
-    }' $(find bench examples include kernels src support tests tools \
+    }' $(find bench bindings examples include kernels src support tests tools \
         -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh')

@@ -506,6 +506,40 @@ Test(operators, rows_of_f64_cuda)
 
 // ---- Scratch ------------------------------------------------------------------------------------
 
+// The same on a context of the library's own, in scratch that is handed over, on d's stream: the same
+// bits; with less scratch nothing is written.
+static void check_on_stream(drawn_call *c, test_device *d, void *memory, size_t bytes,
+                            const unsigned char *expected, size_t num)
+{
+    const bool needs = spops_context_scratch_memory(0) < bytes;
+    void *stream = spops_context_stream(d->ctx);
+    unsigned char *found;
+    spops_value ret;
+    size_t n;
+
+    drawn_call_poison(c, 0x11);
+    test_expect_ok(
+        NULL, spops_call_on_stream(stream, memory, bytes, c->op, c->values, c->num_values, &ret),
+        c->op->name);
+    cr_assert(device_stream_wait(d->backend, stream));
+    found = drawn_call_outputs(c, &n);
+    cr_expect(n == num && memcmp(found, expected, n) == 0, "%s: other bits on a stream",
+              c->op->name);
+    free(found);
+    if (!needs) return;
+    drawn_call_poison(c, 0x11);
+    found = drawn_call_outputs(c, &n);
+    const spops_status status =
+        spops_call_on_stream(stream, memory, bytes - 1, c->op, c->values, c->num_values, &ret);
+    cr_expect_eq(status, SPOPS_STATUS_OUT_OF_MEMORY, "%s: %d", c->op->name, (int)status);
+    cr_expect(strstr(spops_last_error(NULL), "bytes of scratch are not to be had") != NULL, "%s",
+              spops_last_error(NULL));
+    unsigned char *after = drawn_call_outputs(c, &n);
+    cr_expect(memcmp(found, after, n) == 0, "%s: written without scratch", c->op->name);
+    free(found);
+    free(after);
+}
+
 // On a new context that has the scratch that the row says, with a guard behind it, and no more: the
 // same bits. Returns how much it was.
 static int check_scratch(drawn_call *c, test_device *d)
@@ -541,6 +575,7 @@ static int check_scratch(drawn_call *c, test_device *d)
     memset(expected, 0x77, GUARD);
     cr_expect(memcmp(guard, expected, GUARD) == 0, "%s: writes behind its scratch", c->op->name);
     spops_context_destroy(other);
+    if (bytes > 0) check_on_stream(c, d, memory, memory_bytes, first, n);
     device_free(d->backend, memory);
     free(first);
     free(again);

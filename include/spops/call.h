@@ -188,6 +188,26 @@ SPOPS_API spops_status spops_call_scratch_bytes(spops_context *ctx, const spops_
                                                 size_t *bytes);
 
 /**
+ * Call an operator on a context of the library's own, as spops_call does for NULL, for engines that hand
+ * over a stream and a workspace.
+ *
+ * stream         The call's stream, if it runs on a CUDA device: not that of spops_call_set_stream.
+ * scratch        Memory that the call works in, where it runs, aligned to SPOPS_PLAN_ALIGNMENT; free
+ *                for later work of the stream when the call returns. NULL: the context's own, which grows.
+ * scratch_bytes  Of scratch: what spops_context_scratch_memory says for spops_call_scratch_bytes.
+ * op, args, num_args, ret  As of spops_call.
+ *
+ * Stream    As spops_call. With scratch nothing is allocated on the device, also while the stream is
+ *           captured.
+ * Errors    Those of spops_call, in spops_last_error(NULL); OUT_OF_MEMORY for too little scratch,
+ *           INVALID_ARGUMENT where it is misaligned.
+ * Threads   Any.
+ */
+SPOPS_API spops_status spops_call_on_stream(void *stream, void *scratch, size_t scratch_bytes,
+                                            const spops_operator *op, const spops_value *args,
+                                            int32_t num_args, spops_value *ret);
+
+/**
  * The stream of the calling thread's calls on a CUDA device; NULL: the legacy default stream. Boxed
  * entries take the stream of tvm-ffi's environment where one was set there.
  */

@@ -143,10 +143,14 @@ static void begin(spops_boxed_call *b, spops_context *ctx, const spops_operator 
     const bool measures = b->measures;
     const bool in_order = b->in_order;
     const spops_lender *lender = b->lender;
+    const bool has_stream = b->has_stream;
+    void *stream = b->stream;
     memset(b, 0, sizeof *b);
     b->measures = measures;
     b->in_order = in_order;
     b->lender = lender;
+    b->has_stream = has_stream;
+    b->stream = stream;
     b->ctx = ctx;
     b->row = spops_row_of((spops_operator_id)(op->index));
 }
@@ -244,7 +248,8 @@ static spops_status run(spops_boxed_call *b, const spops_operator *op, spops_con
     }
     SPOPS_TRY(spops_values_unpack(b, args, num_args, &place));
     if (ctx != NULL) return b->measures ? measure(b) : call_function(b);
-    place.stream = stream_of(&place);
+    place.stream = b->has_stream ? b->stream : stream_of(&place);
+    if (place.backend == SPOPS_BACKEND_CPU) place.stream = NULL;
     return run_own(b, &place);
 }
 
@@ -261,6 +266,8 @@ static spops_status call_from(const spops_operator *op, spops_context *ctx,
     b.measures = false;
     b.in_order = stream_of == environment_stream;
     b.lender = lender;
+    b.has_stream = false;
+    b.stream = NULL;
     SPOPS_TRY(run(&b, op, ctx, args, num_args, stream_of));
     finish(&b, ret);
     return SPOPS_STATUS_OK;
@@ -276,6 +283,8 @@ spops_status spops_call_scratch_bytes(spops_context *ctx, const spops_operator *
     b.measures = true;
     b.in_order = false;
     b.lender = NULL;
+    b.has_stream = false;
+    b.stream = NULL;
     SPOPS_TRY(run(&b, op, ctx, args, num_args, own_stream));
     *bytes = b.scratch_bytes;
     return SPOPS_STATUS_OK;
@@ -291,6 +300,45 @@ spops_status spops_call_lent(const spops_lender *lender, const spops_operator *o
                              const spops_value *args, int32_t num_args, spops_value *ret)
 {
     return call_from(op, NULL, lender, args, num_args, ret, own_stream);
+}
+
+// Memory of the caller's, for one call.
+typedef struct lent_memory {
+    void *memory;
+    size_t bytes;
+} lent_memory;
+
+static void *lend_memory(void *user, size_t bytes)
+{
+    const lent_memory *lent = user;
+    return bytes <= lent->bytes ? lent->memory : NULL;
+}
+
+static void keep_memory(void *user, void *memory, size_t bytes)
+{
+    (void)user, (void)memory, (void)bytes;
+}
+
+spops_status spops_call_on_stream(void *stream, void *scratch, size_t scratch_bytes,
+                                  const spops_operator *op, const spops_value *args,
+                                  int32_t num_args, spops_value *ret)
+{
+    const spops_value none = {SPOPS_VALUE_NONE, 0, {0}};
+    lent_memory lent = {scratch, scratch_bytes};
+    const spops_lender lender = {&lent, lend_memory, keep_memory};
+    spops_boxed_call b;
+
+    if (ret != NULL) *ret = none;
+    SPOPS_REQUIRE(NULL, op != NULL, "call: op is NULL");
+    SPOPS_REQUIRE(NULL, ret != NULL, "%s: ret is NULL", op->name);
+    b.measures = false;
+    b.in_order = false;
+    b.lender = scratch == NULL ? NULL : &lender;
+    b.has_stream = true;
+    b.stream = stream;
+    SPOPS_TRY(run(&b, op, NULL, args, num_args, own_stream));
+    finish(&b, ret);
+    return SPOPS_STATUS_OK;
 }
 
 static int call_entry(spops_operator_id id, const spops_value *args, int32_t num_args,

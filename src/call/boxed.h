@@ -45,7 +45,9 @@ typedef struct spops_boxed_call {
     bool is_part;                             // of another plan: not destroyed
     bool in_order;                            // the caller orders what it makes by streams
     const spops_lender *lender;               // NULL: the context's own scratch
-    void *borrowed;                           // scratch, of the lender or the context's allocator
+    bool has_stream;                          // the call's own, not that of the thread
+    void *stream;
+    void *borrowed; // scratch, of the lender or the context's allocator
     size_t borrowed_bytes;
 } spops_boxed_call;
 

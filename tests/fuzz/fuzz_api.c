@@ -2108,6 +2108,13 @@ static void call_operator(world *w)
         spops_call_set_stream(0, NULL);
         spops_call_set_device(-1);
         spops_call_set_allocator(NULL);
+        const size_t memory_bytes = spops_context_scratch_memory(bytes < 1u << 20 ? bytes : 0);
+        void *memory = pick(w, 2) ? aligned_alloc(64, (memory_bytes + 63) / 64 * 64) : NULL;
+        if (spops_call_on_stream(NULL, memory, memory_bytes, op, values, n, &ret) ==
+                SPOPS_STATUS_OK &&
+            ret.type != 0 && op->arguments[op->num_inputs]->may_be == NULL)
+            spops_call_destroy(ret.v.p);
+        free(memory);
         if (spops_call(NULL, op, values, n, &ret) == SPOPS_STATUS_OK && ret.type != 0 &&
             op->arguments[op->num_inputs]->may_be == NULL)
             spops_call_destroy(ret.v.p);

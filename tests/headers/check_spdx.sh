@@ -4,7 +4,7 @@
 set -eu
 cd "$1"
 failed=0
-files=$(find include src kernels support tests bench tools examples cmake scripts docs CMakeLists.txt \
+files=$(find include src kernels bindings support tests bench tools examples cmake scripts docs CMakeLists.txt \
     -type f \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.cpp' -o -name '*.hpp' -o -name '*.def' \
     -o -name '*.py' -o -name '*.sh' -o -name '*.cmake' -o -name 'CMakeLists.txt' -o -path 'scripts/*' \))
 awk 'FNR <= 3 && /SPDX-License-Identifier: Apache-2.0/ { said[FILENAME] = 1 }

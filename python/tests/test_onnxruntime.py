@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Operators as nodes of ONNX models, run by ONNX Runtime: the bits of the same calls in Python."""
+import os
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+onnx = pytest.importorskip("onnx")
+ort = pytest.importorskip("onnxruntime")
+import jax  # noqa: E402
+from test_jax import bits, of_row, platform  # noqa: E402, F401
+
+import spops.functional as F  # noqa: E402
+import spops.jax as sj  # noqa: E402
+from spops import _signature, onnx as so  # noqa: E402
+from spops._rows import TENSOR, operators  # noqa: E402
+from spops._signature import python_name  # noqa: E402
+
+LIBRARY = os.environ.get("SPOPS_ONNXRUNTIME_LIBRARY") or str(Path(os.environ.get("SPOPS_LIBRARY", "")).parent / "libspops_onnxruntime.so")
+if not Path(LIBRARY).exists():
+    pytest.skip(f"no {LIBRARY}: built without SPOPS_ONNXRUNTIME", allow_module_level=True)
+EP = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+
+
+@pytest.fixture(autouse=True)
+def on_provider(device):
+    if EP[device.type] not in ort.get_available_providers():
+        pytest.skip(f"this onnxruntime has no {EP[device.type]}")
+
+
+def session(model: so.Model, device, path=None):
+    options = ort.SessionOptions()
+    options.register_custom_ops_library(LIBRARY)
+    options.log_severity_level = 3
+    proto = model.proto()
+    if path is not None:
+        onnx.save(proto, str(path))
+    return ort.InferenceSession(str(path) if path else proto.SerializeToString(), options, providers=[EP[device.type]])
+
+
+def scan(n, capacity, seed=1, size=12):
+    """n different rows (batch, x, y, z) of capacity, and garbage after them."""
+    r = np.random.default_rng(seed)
+    cells = r.permutation(2 * size**3)[:n]
+    rows = np.full((capacity, 4), -77, np.int32)
+    rows[:n] = np.stack([cells // size**3, cells // size**2 % size, cells // size % size, cells % size], 1)
+    return rows
+
+
+def network(dtype=np.float32, rows=300):
+    """Voxel features -> map -> convolution -> norm and ReLU -> strided convolution -> pool over a sample."""
+    r = np.random.default_rng(5)
+    w1, w2 = (r.normal(size=s).astype(dtype) / 8 for s in ((27 * 8, 16), (8 * 16, 24)))
+    gamma, beta = (r.random(16).astype(np.float32) + f for f in (0.5, -0.5))
+    m = so.Model("network")
+    coords, num, x = m.input("rows", np.int32, (rows, 4)), m.input("num_rows", np.int32, (1,)), m.input("x", dtype, (rows, 8))
+    sites = m.coords(coords, num_rows=num, lower=(0, 0, 0, 0), upper=(1, 11, 11, 11))
+    conv = m.sparseconv_plan(m.kernel_map(sites, size=3), max_in_channels=32, max_out_channels=32)
+    y = m.sparseconv(x, w1, conv)
+    y = m.layernorm(y, gamma=gamma, beta=beta, activation="relu", epsilon=1e-5)
+    down = m.coords_down(sites, size=2, stride=2, max_rows=432)
+    between = m.sparseconv_plan(m.kernel_map(sites, down, kind="convolution", size=2, stride=2), max_in_channels=32, max_out_channels=32)
+    z = m.node("Relu", m.sparseconv(y, w2, between))
+    pooled = m.pool(z, m.pool_global_plan(down, num_batches=2, max_cols=32), reduce="max")
+    places, count = m.coords_rows(down)
+    for value, name in ((pooled, "pooled"), (z, "z"), (places, "places"), (count, "count")):
+        m.output(value, name)
+    return m, (w1, w2, gamma, beta)
+
+
+def same_network(rows, x, weights, device):
+    """The same by calls in Python, on exact plans."""
+    w1, w2, gamma, beta = (torch.from_numpy(w).to(device) for w in weights)
+    sites = F.coords(torch.from_numpy(rows).to(device))
+    y = F.sparseconv(torch.from_numpy(x).to(device), w1, F.sparseconv_plan(F.kernel_map(sites, size=3), max_in_channels=32, max_out_channels=32))
+    y = F.layernorm(y, gamma=gamma, beta=beta, activation="relu", epsilon=1e-5)
+    down = F.coords_down(sites, size=2, stride=2)
+    between = F.sparseconv_plan(F.kernel_map(sites, down, kind="convolution", size=2, stride=2), max_in_channels=32, max_out_channels=32)
+    z = torch.relu(F.sparseconv(y, w2, between))
+    places, _ = F.coords_rows(down)
+    return F.pool(z, F.pool_global_plan(down, num_batches=2, max_cols=32), "max"), z, places
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_a_network_from_a_file_has_the_bits_of_the_calls(device, tmp_path, dtype):
+    model, weights = network(dtype)
+    s = session(model, device, tmp_path / "network.onnx")
+    for n, seed in ((300, 1), (187, 2), (1, 3)):  # one session, scans of every size
+        rows = scan(n, 300, seed)
+        x = np.random.default_rng(seed).normal(size=(300, 8)).astype(dtype)
+        pooled, z, places, count = s.run(["pooled", "z", "places", "count"], {"rows": rows, "num_rows": np.array([n], np.int32), "x": x})
+        expected = same_network(rows[:n], x[:n], weights, device)
+        k = int(count[0])
+        assert k == expected[2].shape[0] > 0
+        for found, of in ((pooled, expected[0]), (z[:k], expected[1]), (places[:k], expected[2])):
+            np.testing.assert_array_equal(found.view(np.uint8), of.cpu().numpy().view(np.uint8))
+        assert np.abs(pooled.astype(np.float32)).max() > 0
+
+
+def test_the_page_makes_a_model_that_runs(device, tmp_path, monkeypatch):
+    page = Path(__file__).resolve().parents[2] / "docs/onnxruntime.md"
+    if not page.is_file():
+        pytest.skip("this is no checkout")
+    block = next(b for b in re.findall(r"^```py\n(.*?)^```", page.read_text(), re.M | re.S) if "Model(" in b)
+    monkeypatch.chdir(tmp_path)
+    space = {}
+    exec(compile(block, str(page), "exec"), space)
+    rows, n = scan(150, 20000), np.array([100], np.int32)
+    rows[:100] = np.pad(np.unique(rows[:150, 1:], axis=0)[-100:], ((0, 0), (1, 0)))
+    x = np.random.default_rng(2).normal(size=(20000, 16)).astype(np.float16)
+    (pooled,) = session(space["m"], device, tmp_path / "again.onnx").run(None, {"rows": rows, "num_rows": n, "x": x})
+    sites = F.coords(torch.from_numpy(rows[:100]).to(device))
+    conv = F.sparseconv_plan(F.kernel_map(sites, size=3), max_in_channels=32, max_out_channels=32)
+    y = F.sparseconv(torch.from_numpy(x[:100]).to(device), torch.from_numpy(space["w"]).to(device), conv, activation="relu")
+    expected = F.pool(y, F.pool_global_plan(sites, num_batches=1, max_cols=32), "max")
+    assert (tmp_path / "encoder.onnx").stat().st_size > 1000
+    np.testing.assert_array_equal(pooled, expected.cpu().numpy())
+
+
+def test_optional_arguments_and_names_of_enumerators(device):
+    m = so.Model()
+    keys, x, w = m.input("keys", np.int32, (40,)), m.input("x", np.float32, (40, 6)), m.input("w", np.float32, (40, 1))
+    plan = m.segments(keys, num_segments=7)
+    m.output(m.segreduce(x, plan, reduce="max"), "largest")
+    m.output(m.segreduce(x, plan, w=w, reduce=0), "sum")
+    largest, arg = m.segreduce(x, plan, w=w, reduce="min", arg=True)
+    m.output(largest, "least")
+    m.output(arg, "arg")
+    r = np.random.default_rng(3)
+    feeds = {"keys": r.integers(0, 7, 40).astype(np.int32), "x": r.normal(size=(40, 6)).astype(np.float32), "w": r.random((40, 1)).astype(np.float32)}
+    found = session(m, device).run(["largest", "sum", "least", "arg"], feeds)
+    tk, tx, tw = (torch.from_numpy(v).to(device) for v in feeds.values())
+    exact = F.segments(tk, num_segments=7, num_rows=40, num_weights=40)
+    least, where = F.segreduce(tx, exact, w=tw, reduce="min", arg=True)
+    for a, b in zip(found, (F.segreduce(tx, exact, reduce="max"), F.segreduce(tx, exact, w=tw), least, where)):
+        np.testing.assert_array_equal(a, b.cpu().numpy())
+
+
+def test_rows_that_a_call_leaves_alone_are_zero_or_what_is_given(device):
+    m = so.Model()
+    keys, count, x, begin = (m.input(n, d, s) for n, d, s in (("keys", np.int32, (12,)), ("count", np.int32, (1,)), ("x", np.float32, (5, 4)), ("begin", np.float32, (12, 4))))
+    plan = m.segments(keys, num_segments=5, num_terms=count)
+    y = m.gather(x, plan)
+    m.output(y, "zeros")
+    node = m.nodes[-2]
+    again = onnx.NodeProto()
+    again.CopyFrom(node)
+    again.input.append(begin.name)  # after those of the row, which are x, w and rows
+    again.output[0] = "begun"
+    m.nodes.append(again)
+    m.outputs.append(onnx.helper.make_tensor_value_info("begun", onnx.TensorProto.FLOAT, [12, 4]))
+    r = np.random.default_rng(0)
+    feeds = {"keys": r.integers(0, 5, 12).astype(np.int32), "count": np.array([8], np.int32), "x": r.normal(size=(5, 4)).astype(np.float32), "begin": r.normal(size=(12, 4)).astype(np.float32)}
+    zeros, begun = session(m, device).run(["zeros", "begun"], feeds)
+    np.testing.assert_array_equal(zeros[:8], feeds["x"][feeds["keys"][:8]])
+    np.testing.assert_array_equal(begun[:8], zeros[:8])
+    assert not zeros[8:].any()
+    np.testing.assert_array_equal(begun[8:], feeds["begin"][8:])
+
+
+def node_of(op, values, wanted):
+    """A model of one node, what it takes, and what the same call of spops.jax gives."""
+    m, feeds, there = so.Model(op.name), {}, {}
+    for a in op.inputs:
+        v = values.get(python_name(a.name))
+        if v is None:
+            continue
+        there[a.name] = m.plan(a.name, v) if isinstance(v, sj.Plan) else m.input(a.name, v.dtype, v.shape)
+        feeds[a.name] = np.asarray(v.block if isinstance(v, sj.Plan) else v)
+    for o in op.outputs:
+        if o.name in wanted and _signature.is_given(o):
+            there[o.name] = m.input(f"begin_{o.name}", wanted[o.name].dtype, wanted[o.name].shape)
+            feeds[f"begin_{o.name}"] = np.asarray(wanted[o.name])
+    expected = getattr(sj, op.name)(**values, **{python_name(n): x for n, x in wanted.items()})
+    made = m._add(op, there, {**values, **wanted}, expected)
+    for i, value in enumerate(made if isinstance(made, tuple) else (made,)):
+        m.output(value, f"result_{i}")
+    return m, feeds, expected
+
+
+def has_block(x):
+    return not isinstance(x, sj.Plan) or x.handle is None
+
+
+# Rows that make no block: handles alone (include/spops/call.h).
+NO_BLOCKS = {"segments_offsets", "kernel_map_inverse", "bev_plan_ranks"}
+
+
+@pytest.mark.parametrize("with_optional", [False, True])
+@pytest.mark.parametrize("name", operators)
+def test_row(name, with_optional, device):
+    """Every row of the list is registered, and its node has the dtypes, shapes and bits of spops.jax."""
+    op = operators[name]
+    values = of_row(op, with_optional)
+    if "dtype" in values:
+        values["dtype"] = str(values["dtype"]).removeprefix("torch.")
+    if any(str(getattr(v, "dtype", "")) in ("float64", "float8_e4m3fn") for v in values.values()) or "float8" in values.get("dtype", ""):
+        pytest.skip("arrays that numpy does not have")
+    wanted = {o.name: True for o in op.outputs if o.optional and not _signature.is_given(o) and (with_optional or o.name.startswith("grad_"))}
+    wanted |= {o.name: jax.numpy.ones(8) for o in op.outputs if _signature.is_given(o) and with_optional}
+    try:
+        made = getattr(sj, name)(**values, **{python_name(n): x for n, x in wanted.items()})
+    except (ValueError, TypeError, NotImplementedError, jax.errors.JaxRuntimeError):
+        pytest.skip("no such call")
+    if not all(map(has_block, [made, *values.values()])):
+        assert name in NO_BLOCKS or not op.makes_plan or not has_block(made)
+        pytest.skip("a plan that is no block")
+    if op.makes_plan:
+        for a in op.inputs:
+            if a.kind == TENSOR and a.needs == op.outputs[0].name and a.dims == ("1",):
+                values.pop(python_name(a.name), None)  # all count, as in the exact plan
+    m, feeds, expected = node_of(op, values, wanted)
+    found = session(m, device).run(None, feeds)
+    if op.makes_plan:
+        assert found[0].shape == expected.block.shape and found[0].dtype == np.int32
+        return
+    expected = expected if isinstance(expected, tuple) else (expected,)
+    assert len(found) == len(expected)
+    for a, b in zip(found, expected):
+        assert a.dtype == b.dtype and a.shape == b.shape
+        np.testing.assert_array_equal(a.view(np.uint8), np.ascontiguousarray(bits(b)).view(np.uint8))
+
+
+def refusal(model, device, feeds):
+    with pytest.raises(Exception) as e:
+        session(model, device).run(None, feeds)
+    return str(e.value)
+
+
+def test_refusals_name_the_argument(device):
+    x = np.zeros((40, 6), np.float32)
+
+    def model(edit):
+        m = so.Model()
+        plan = m.segments(m.input("keys", np.int32, (40,)), num_segments=7)
+        m.output(m.segreduce(m.input("x", np.float32, (40, 6)), plan), "y")
+        edit(m)
+        return m
+
+    feeds = {"keys": np.zeros(40, np.int32), "x": x}
+
+    def attribute(name, *value):
+        def edit(m):
+            node = next(n for n in m.nodes if n.op_type == "segreduce")
+            for a in [a for a in node.attribute if a.name == name]:
+                node.attribute.remove(a)
+            node.attribute.extend([onnx.helper.make_attribute(name, v) for v in value])
+
+        return edit
+
+    assert 'segreduce: reduce is "most", expected sum mean min max prod' in refusal(model(attribute("reduce", "most")), device, feeds)
+    assert "segreduce: reduce is a list, expected one number" in refusal(model(attribute("reduce", [1, 2])), device, feeds)
+    assert "segreduce: this field is not given: segments_ints" in refusal(model(attribute("segments_ints")), device, feeds)
+    assert "segreduce_execute: segments is a plan of another kind, expected segments" in refusal(model(attribute("segments_ints", [4, 1, 2, 3, 4, 5, 6, 7])), device, feeds)
+    assert "segreduce_execute: reduce is 99" in refusal(model(attribute("reduce", 99)), device, feeds)
+    assert "segreduce: output_dtype is given, expected none" in refusal(model(attribute("output_dtype", "f16")), device, feeds)
