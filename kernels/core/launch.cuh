@@ -16,6 +16,21 @@ inline cudaStream_t stream_of(const spops_context *ctx)
     return static_cast<cudaStream_t>(ctx->stream);
 }
 
+// As many blocks as a processor of the architecture that is compiled for can hold, at most `blocks`: what
+// __launch_bounds__ may ask for.
+constexpr int blocks_held(int threads, int blocks)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ == 750
+    constexpr int most_threads = 1024;
+#elif defined(__CUDA_ARCH__) && (__CUDA_ARCH__ / 10 == 86 || __CUDA_ARCH__ / 10 == 87 ||           \
+                                 __CUDA_ARCH__ / 10 == 89 || __CUDA_ARCH__ / 100 == 12)
+    constexpr int most_threads = 1536;
+#else
+    constexpr int most_threads = 2048;
+#endif
+    return blocks * threads < most_threads ? blocks : most_threads / threads;
+}
+
 // May the kernel start before the one launched before it has ended? Only kernels that wait for it
 // themselves (grid_dependency_wait) may.
 enum launch_order { AFTER_PREVIOUS, WAITS_FOR_PREVIOUS };

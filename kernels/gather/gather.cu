@@ -106,7 +106,7 @@ constexpr int terms_at_once = 2, terms_resident = 8;
 
 // Rows of whole chunks. Neighbouring groups write neighbouring rows.
 template <class T, bool WEIGHTED>
-__global__ void __launch_bounds__(threads, terms_resident)
+__global__ void __launch_bounds__(threads, spops::blocks_held(threads, terms_resident))
     gather_terms_kernel(const __grid_constant__ gather_terms_params p)
 {
     constexpr int vec = 16 / sizeof(T);
@@ -271,7 +271,7 @@ struct gather_few_params {
     int64_t out_stride;
 };
 
-__global__ void __launch_bounds__(few_terms_threads, 6)
+__global__ void __launch_bounds__(few_terms_threads, spops::blocks_held(few_terms_threads, 6))
     gather_few(const __grid_constant__ gather_few_params p)
 {
     grid_launch_dependents();
