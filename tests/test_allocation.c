@@ -4,6 +4,7 @@
 // makes nothing, leaks nothing, and leaves the context usable. Execute calls make no request at all.
 // Plans into capacities: tests/test_plan_memory.c.
 #include <criterion/criterion.h>
+#include <criterion/logging.h>
 #include <criterion/parameterized.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -115,6 +116,7 @@ static int64_t run_out_of_operator(test_device *d, drawn_call *c)
                        spops_call_scratch_bytes(d->ctx, c->op, c->values, c->num_values,
                                                 &reserved.scratch_bytes),
                        c->op->name);
+    cr_log_info("%s", c->op->name);
     const int64_t requests = run_out(d, &reserved);
     cr_assert(requests == 0 || !executes, "%s: an execute call asks for memory", c->op->name);
     return requests;

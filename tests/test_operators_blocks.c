@@ -11,7 +11,7 @@
 #include "tests/support/drawn_block.h"
 #include "tests/support/params.h"
 
-enum { TRIES = 3000, DRAWS = 40, ROUNDS = 6 };
+enum { TRIES = 3000, DRAWS = 40, ROUNDS = 6, DEVICE_ROUNDS = 2 };
 
 typedef struct fixture {
     test_device d;
@@ -84,6 +84,23 @@ static void expect_same(const fixture *f, const unsigned char *a, const unsigned
     while (at < bytes && a[at] == b[at])
         ++at;
     cr_expect(at == bytes, "%s, %s: byte %zu of %zu differs", f->c.op->name, what, at, bytes);
+}
+
+static int compare_words(const void *a, const void *b)
+{
+    uint32_t x, y;
+    memcpy(&x, a, sizeof x), memcpy(&y, b, sizeof y);
+    return (x > y) - (x < y);
+}
+
+// A set that is searched by a hash table on CUDA has the same entries; timing says where they stand.
+static bool has_table(const fixture *f, const spops_plan *made)
+{
+    spops_coords_info info = spops_coords_info_default();
+    if (f->d.backend == SPOPS_BACKEND_CPU || made->kind != SPOPS_PLAN_COORDS) return false;
+    test_expect_ok(f->d.ctx,
+                   spops_coords_get_info_sync(f->d.ctx, (const spops_coords *)made, &info), "info");
+    return info.search == SPOPS_COORDS_SEARCH_HASH;
 }
 
 // A plan may serve more than a plan of its description: lists by target that are those by source.
@@ -169,6 +186,10 @@ static void check_plan(fixture *f, const spops_plan *made)
     if (first == NULL) return;
     again = fill(f, b, f->by_block);
     cr_assert(again != NULL);
+    if (has_table(f, made)) {
+        qsort(first, b->bytes / 4, 4, compare_words);
+        qsort(again, b->bytes / 4, 4, compare_words);
+    }
     expect_same(f, first, again, b->bytes, "a block");
     ++f->num_filled;
     free(first);
@@ -251,7 +272,7 @@ static bool check_draw(fixture *f, const spops_value *ret)
         } else {
             lend_scratch(f);
             is_done = is_served(f);
-            if (is_done) check_tensors(f);
+            if (is_done && drawn_call_is_specified(&f->c)) check_tensors(f);
             take_scratch_back(f);
         }
         for (int i = 0, number = 0; i < f->c.row->num_inputs; ++i) {
@@ -317,7 +338,7 @@ Test(operators_blocks, cpu)
 
 Test(operators_blocks, cuda)
 {
-    for (int round = 0; round < ROUNDS; ++round)
+    for (int round = 0; round < DEVICE_ROUNDS; ++round)
         check_all(SPOPS_BACKEND_CUDA, round);
 }
 

@@ -67,22 +67,6 @@ static bool is_among(const char *name, const char *const *names, size_t num)
     return false;
 }
 
-// Where a plan names a row twice, the last writer of the row is unspecified: these have no idx.
-static bool is_specified(const drawn_call *c)
-{
-    enum { IDX = 1 };
-    static const char *const by_row[] = {"gather", "groupnorm", "groupnorm_backward"};
-    if (strcmp(c->op->name, "segment_sort_backward") == 0 ||
-        strcmp(c->op->name, "segment_topk_backward") == 0)
-        return false; // places as drawn name a term twice
-    if (!is_among(c->op->name, by_row, sizeof by_row / sizeof *by_row)) return true;
-    for (int i = 0; i < c->num_made; ++i)
-        if (strncmp(c->made[i].maker->op->name, "segments", 8) != 0 ||
-            c->made[i].maker->values[IDX].type != SPOPS_VALUE_NONE)
-            return false;
-    return true;
-}
-
 // Outputs of a valid call, and what a plan that it made holds.
 static uint64_t hash_call(test_device *d, const spops_operator *op, int draw)
 {
@@ -109,7 +93,7 @@ static uint64_t hash_call(test_device *d, const spops_operator *op, int draw)
     }
     drawn_call_drop(&c, &ret);
     test_wait(d);
-    if (is_specified(&c)) {
+    if (drawn_call_is_specified(&c)) {
         unsigned char *outputs = drawn_call_outputs(&c, &bytes);
         hash = hash_bytes(hash, outputs, bytes);
         free(outputs);

@@ -112,6 +112,8 @@ def drawn(op, with_optional):
         elif dtype is torch.int32 or dtype is torch.uint8:
             last = number(a.last)
             values[n] = torch.randint(number(a.first) or 0, (3 if last is None else last) + 1, shape, generator=g, device="cpu").to(where, dtype)
+            if a.name == "places":  # of each column once, as sorting gives them
+                values[n] = torch.rand(shape, generator=g, device="cpu").argsort(0).to(where, dtype)
             if a.name in ("query_rows", "key_rows", "order"):
                 values[n] = torch.randperm(shape[0], generator=g, device="cpu").to(where, dtype)
         else:

@@ -77,11 +77,17 @@ static void fill(drawn_tensor *t, unsigned char *host, int dtype, const spops_ro
         has_last ? spops_row_eval(&arg->last, slots) : first + (is_count ? 4000 : 15);
     const size_t element = (size_t)(bits_of(dtype) < 8 ? 8 : bits_of(dtype)) / 8;
     const int64_t rows = t->shape[0], cols = t->tensor.num_dims > 1 ? t->shape[1] : 1;
+    const int64_t turn = test_rng_below(rng, 64);
     int64_t at = 0;
 
     for (int64_t r = 0; r < rows; ++r) {
         for (int64_t c = 0; c < cols; ++c) {
             unsigned char *to = host + ROOM + (size_t)(r * t->strides[0] + c) * element;
+            if (strcmp(arg->name, "places") == 0) { // of each column once, as sorting gives them
+                const int32_t value = (int32_t)((r + turn + c) % rows);
+                memcpy(to, &value, sizeof value);
+                continue;
+            }
             if (arg->ascends) { // from 0 to the last
                 const int32_t value = (int32_t)(r == rows - 1 ? last : at);
                 memcpy(to, &value, sizeof value);
@@ -343,6 +349,21 @@ test_rng drawn_call_rng(const spops_operator *op, int stream)
 bool drawn_call_make(drawn_call *c, test_device *d, const spops_operator *op, test_rng *rng)
 {
     return draw(c, d, op, rng, 0);
+}
+
+bool drawn_call_is_specified(const drawn_call *c)
+{
+    enum { IDX = 1 }; // segments made without it name each row once
+    static const char *const by_row[] = {"gather", "groupnorm", "groupnorm_backward"};
+    bool writes_by_row = false;
+    for (size_t i = 0; i < sizeof by_row / sizeof *by_row; ++i)
+        writes_by_row |= strcmp(c->op->name, by_row[i]) == 0;
+    if (!writes_by_row) return true;
+    for (int i = 0; i < c->num_made; ++i)
+        if (strncmp(c->made[i].maker->op->name, "segments", 8) != 0 ||
+            c->made[i].maker->values[IDX].type != SPOPS_VALUE_NONE)
+            return false;
+    return true;
 }
 
 void drawn_call_free(drawn_call *c)

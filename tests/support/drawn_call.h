@@ -53,6 +53,9 @@ test_rng drawn_call_rng(const spops_operator *op, int stream);
 bool drawn_call_make(drawn_call *c, test_device *d, const spops_operator *op, test_rng *rng);
 void drawn_call_free(drawn_call *c);
 
+// False where a plan names a row twice that the operator writes: which writer is the last is unspecified.
+bool drawn_call_is_specified(const drawn_call *c);
+
 // Tries until a call of op on d's context is not refused; how many tries it took, 0: none was valid.
 // The call stands in c, not to be freed where there was none; ret as spops_call gives it.
 int drawn_call_find(drawn_call *c, test_device *d, const spops_operator *op, test_rng *rng,
