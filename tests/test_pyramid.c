@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "spops/pyramid.h"
+#include "spops/sparseconv.h"
 #include "support/device.h"
 #include "tests/support/coord_cases.h"
 #include "tests/support/params.h"
@@ -191,7 +192,7 @@ static void check_pyramid(test_device *d, const pyramid_case *c, const spops_pyr
         held_set_free(&held), held_set_free(&alone);
 
         const spops_kernel_map *map = spops_pyramid_map(pyramid, SPOPS_PYRAMID_WITHIN, l);
-        o.contents = c->contents == 0 ? SPOPS_MAP_FOR_CONV : c->contents;
+        o.contents = c->contents == 0 ? SPOPS_MAP_FOR_CONV_BACKWARD : c->contents;
         cr_assert((map != NULL) == (c->within > 0), "%s: map within level %d", what, l);
         if (map != NULL) check_map(d, map, SPOPS_MAP_SUBMANIFOLD, &within, level, level, &o, what);
         map = spops_pyramid_map(pyramid, SPOPS_PYRAMID_DOWN, l);
@@ -418,6 +419,62 @@ ParameterizedTest(struct backend_param *p, pyramid, of_a_scan)
 }
 
 // ---- Capacities, and what is refused ------------------------------------------------------------
+
+// Of a plan with gradients, which way every pass of a layer runs.
+static void choices_of(test_device *d, const spops_kernel_map *map, spops_dataflow runs[3])
+{
+    spops_sparseconv_options options = spops_sparseconv_options_default();
+    spops_sparseconv *conv = NULL;
+
+    options.backward = 1;
+    test_expect_ok(d->ctx, spops_sparseconv_create(d->ctx, map, &options, &conv), "plan");
+    for (int pass = 0; pass < 3; ++pass) {
+        spops_conv_choice choice;
+        test_expect_ok(d->ctx,
+                       spops_sparseconv_get_choice(d->ctx, conv, (spops_conv_pass)pass,
+                                                   SPOPS_DTYPE_F16, 64, 64, NULL, &choice),
+                       "choice");
+        runs[pass] = choice.dataflow;
+    }
+    spops_sparseconv_destroy(conv);
+}
+
+ParameterizedTestParameters(pyramid, defaults_are_for_gradients)
+{
+    return every_backend();
+}
+
+// A map within a level serves gradients the same way as one made alone, whose default is that.
+ParameterizedTest(struct backend_param *p, pyramid, defaults_are_for_gradients)
+{
+    const spops_kernel_shape kernel = spops_kernel_shape_cube(3, 3, 1, 1);
+    test_rng rng = test_rng_make(4400);
+    spops_pyramid *pyramid = NULL;
+    spops_kernel_map *alone = NULL;
+    spops_dataflow runs[3], expected[3];
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
+    cloud_rows cloud = cloud_make(CLOUD_CLUMPS, 3, false, &rng);
+    spops_coords *set = create_set(&d, &cloud);
+
+    test_expect_ok(d.ctx, spops_pyramid_create(d.ctx, set, NULL, &pyramid), "pyramid");
+    test_expect_ok(
+        d.ctx,
+        spops_kernel_map_create(d.ctx, SPOPS_MAP_SUBMANIFOLD, &kernel, set, NULL, NULL, &alone),
+        "map");
+    choices_of(&d, spops_pyramid_map(pyramid, SPOPS_PYRAMID_WITHIN, 0), runs);
+    choices_of(&d, alone, expected);
+    for (int pass = 0; pass < 3; ++pass)
+        cr_assert(runs[pass] == expected[pass] && runs[pass] != SPOPS_DATAFLOW_AUTO,
+                  "pass %d: %s, expected %s", pass, spops_dataflow_name(runs[pass]),
+                  spops_dataflow_name(expected[pass]));
+    spops_kernel_map_destroy(alone);
+    spops_pyramid_destroy(pyramid);
+    spops_coords_destroy(set);
+    cloud_free(&cloud);
+    test_close(&d);
+}
 
 ParameterizedTestParameters(pyramid, overflows_and_refuses)
 {
