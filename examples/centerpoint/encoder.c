@@ -77,11 +77,10 @@ static spops_status enqueue_voxels(encoder *e)
     return spops_voxels_update(e->d->ctx, e->voxels, e->num_points, points, NULL);
 }
 
-static spops_status enqueue_set(encoder *e, int level)
+static spops_status enqueue_set(encoder *e, spops_context *ctx, int level)
 {
     const spops_kernel_shape kernel = kernel_to_level(level);
-    return spops_coords_update_downsampled(e->d->ctx, e->sets[level], set_of(e, level - 1),
-                                           &kernel);
+    return spops_coords_update_downsampled(ctx, e->sets[level], set_of(e, level - 1), &kernel);
 }
 
 static int alloc_points(encoder *e)
@@ -153,7 +152,24 @@ static int create_conv(encoder *e, int level, int down, spops_kernel_map **map,
     }
     if (e->implicit_gemm) options.dataflow = SPOPS_DATAFLOW_IMPLICIT_GEMM;
     TRY(spops_sparseconv_create(e->d->ctx, *map, &options, conv));
-    e->plans[e->num_plans++] = (spops_plan *)*conv;
+    e->map_plans[e->num_maps++] = (spops_plan *)*map;
+    e->conv_plans[e->num_convs++] = (spops_plan *)*conv;
+    e->level_plans[level][e->num_level_plans[level]++] = (spops_plan *)*map;
+    e->level_plans[level][e->num_level_plans[level]++] = (spops_plan *)*conv;
+    return 0;
+}
+
+/* Plans were made on one stream and are filled on others. */
+static int reserve_scratch(encoder *e)
+{
+    for (int i = 0; i < e->num_maps; ++i) {
+        const size_t map = spops_plan_scratch_bytes(e->map_plans[i]);
+        const size_t conv = spops_plan_scratch_bytes(e->conv_plans[i]);
+        TRY(spops_context_reserve(e->maps_on.ctx, map > conv ? map : conv));
+    }
+    for (int l = 1; l < NUM_LEVELS; ++l)
+        TRY(spops_context_reserve(e->sets_on.ctx,
+                                  spops_plan_scratch_bytes((spops_plan *)e->sets[l])));
     return 0;
 }
 
@@ -165,7 +181,7 @@ static int create_plans(encoder *e)
             return 1;
         if (l + 1 < NUM_LEVELS && create_conv(e, l, 0, &e->within[l], &e->within_conv[l])) return 1;
     }
-    return 0;
+    return reserve_scratch(e);
 }
 
 /* ---- Memory --------------------------------------------------------------------------------- */
@@ -207,6 +223,7 @@ int encoder_create(encoder *e, const device *d, const network *net, spops_dtype 
     e->d = d;
     e->net = net;
     e->dtype = dtype;
+    if (device_open_beside(&e->sets_on, d) || device_open_beside(&e->maps_on, d)) return 1;
     for (int i = 0; i < num_frames; ++i)
         if (frames[i].num_points > e->max_points) e->max_points = frames[i].num_points;
     if (alloc_points(e)) return 1;
@@ -245,6 +262,8 @@ void encoder_destroy(encoder *e)
     device_free(e->d, e->points);
     device_free(e->d, e->features);
     device_free(e->d, e->num_points);
+    if (e->sets_on.ctx != NULL) device_close(&e->sets_on);
+    if (e->maps_on.ctx != NULL) device_close(&e->maps_on);
 }
 
 int encoder_upload(encoder *e, const frame *f)
@@ -280,18 +299,6 @@ static spops_matrix matrix_of(const encoder *e, int buffer)
 {
     const feature_buffer *b = &e->net->buffers[buffer];
     return spops_matrix_dense(e->buffers[buffer], e->max_rows[b->level], b->cols, e->dtype);
-}
-
-static spops_status enqueue_maps(encoder *e)
-{
-    spops_status status;
-    for (int l = 0; l < NUM_LEVELS; ++l) {
-        if (l > 0)
-            PASS(spops_kernel_map_update(e->d->ctx, e->to[l], set_of(e, l - 1), set_of(e, l)));
-        if (e->within[l] != NULL)
-            PASS(spops_kernel_map_update(e->d->ctx, e->within[l], set_of(e, l), set_of(e, l)));
-    }
-    return SPOPS_STATUS_OK;
 }
 
 static spops_status enqueue_mean(encoder *e)
@@ -341,10 +348,10 @@ spops_status encoder_enqueue_part(encoder *e, int part)
     case PART_VOXELS: return enqueue_voxels(e);
     case PART_SETS:
         for (int l = 1; l < NUM_LEVELS; ++l)
-            PASS(enqueue_set(e, l));
+            PASS(enqueue_set(e, e->d->ctx, l));
         break;
-    case PART_MAPS: return enqueue_maps(e);
-    case PART_PLANS: return spops_update(e->d->ctx, e->plans, e->num_plans);
+    case PART_MAPS: return spops_update(e->d->ctx, e->map_plans, e->num_maps);
+    case PART_PLANS: return spops_update(e->d->ctx, e->conv_plans, e->num_convs);
     case PART_MEAN: return enqueue_mean(e);
     case PART_LAYERS:
         for (int i = 0; i < e->net->num_layers; ++i)
@@ -356,12 +363,35 @@ spops_status encoder_enqueue_part(encoder *e, int part)
     return SPOPS_STATUS_OK;
 }
 
-spops_status encoder_enqueue_frame(encoder *e)
+/* The layers whose outputs are a level's. */
+static spops_status enqueue_layers_of(encoder *e, int level)
 {
     spops_status status;
-    for (int part = 0; part < NUM_PARTS; ++part)
-        PASS(encoder_enqueue_part(e, part));
+    for (int i = 0; i < e->net->num_layers; ++i)
+        if (e->net->layers[i].level == level) PASS(encoder_enqueue_layer(e, i));
     return SPOPS_STATUS_OK;
+}
+
+/* Three streams: sets follow each other on one, the maps and plans of a level are made on another once
+   its set is there, and its layers run once they are. */
+spops_status encoder_enqueue_frame(encoder *e)
+{
+    const device *d = e->d, *sets_on = &e->sets_on, *maps_on = &e->maps_on;
+    spops_status status;
+
+    PASS(enqueue_voxels(e));
+    if (device_follow(sets_on, d)) return SPOPS_STATUS_CUDA;
+    PASS(spops_update(d->ctx, e->level_plans[0], e->num_level_plans[0]));
+    PASS(enqueue_mean(e));
+    PASS(enqueue_layers_of(e, 0));
+    for (int l = 1; l < NUM_LEVELS; ++l) {
+        PASS(enqueue_set(e, sets_on->ctx, l));
+        if (device_follow(maps_on, sets_on)) return SPOPS_STATUS_CUDA;
+        PASS(spops_update(maps_on->ctx, e->level_plans[l], e->num_level_plans[l]));
+        if (device_follow(d, maps_on)) return SPOPS_STATUS_CUDA;
+        PASS(enqueue_layers_of(e, l));
+    }
+    return enqueue_dense(e);
 }
 
 int encoder_get_sizes(const encoder *e, encoder_sizes *sizes)

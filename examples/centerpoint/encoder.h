@@ -27,8 +27,10 @@ typedef struct encoder {
     spops_coords *sets[NUM_LEVELS];                        /* of level 1 and on */
     spops_kernel_map *within[NUM_LEVELS], *to[NUM_LEVELS]; /* to[l]: from level l - 1 */
     spops_sparseconv *within_conv[NUM_LEVELS], *to_conv[NUM_LEVELS];
-    spops_plan *plans[2 * NUM_LEVELS]; /* the convolutions */
-    int num_plans;
+    /* All maps; all convolutions; and both of each level. */
+    spops_plan *map_plans[2 * NUM_LEVELS], *conv_plans[2 * NUM_LEVELS], *level_plans[NUM_LEVELS][4];
+    int num_maps, num_convs, num_level_plans[NUM_LEVELS];
+    device sets_on, maps_on; /* streams beside that of d, for sets and for maps */
     void *buffers[NUM_BUFFERS];
     void *weights[NUM_LAYERS];
     float *scale[NUM_LAYERS], *shift[NUM_LAYERS];

@@ -37,6 +37,18 @@ static int on_cpu(const device *d)
     return d->backend == SPOPS_BACKEND_CPU;
 }
 
+static int create_event(device *d)
+{
+#ifdef EXAMPLE_WITH_CUDA
+    cudaEvent_t event = NULL;
+    if (on_cpu(d)) return 0;
+    if (CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming))) return 1;
+    d->event = event;
+#endif
+    (void)d;
+    return 0;
+}
+
 int device_open(device *d, spops_backend_kind backend)
 {
     spops_context_options options = spops_context_options_default();
@@ -65,9 +77,30 @@ int device_open(device *d, spops_backend_kind backend)
     if (on_cpu(d)) return 0;
     options = spops_context_options_default();
     options.backend = SPOPS_BACKEND_CPU;
-    if (spops_context_create(&options, &d->host) == SPOPS_STATUS_OK) return 0;
+    if (spops_context_create(&options, &d->host) == SPOPS_STATUS_OK) return create_event(d);
     fprintf(stderr, "%s\n", spops_last_error(NULL));
     return 1;
+}
+
+int device_open_beside(device *beside, const device *d)
+{
+    if (!on_cpu(d)) return device_open(beside, d->backend);
+    *beside = *d;
+    beside->borrowed = 1;
+    return 0;
+}
+
+int device_follow(const device *after, const device *before)
+{
+#ifdef EXAMPLE_WITH_CUDA
+    const cudaEvent_t event = (cudaEvent_t)before->event;
+    if (!on_cpu(before))
+        return CHECK(cudaEventRecord(event, (cudaStream_t)before->stream)) ||
+               CHECK(cudaStreamWaitEvent((cudaStream_t)after->stream, event, 0));
+#endif
+    (void)after;
+    (void)before;
+    return 0;
 }
 
 int device_convert(const device *d, spops_dtype from, const void *x, spops_dtype to, void *out,
@@ -82,9 +115,11 @@ int device_convert(const device *d, spops_dtype from, const void *x, spops_dtype
 
 void device_close(device *d)
 {
+    if (d->borrowed) return;
     if (d->host != d->ctx) spops_context_destroy(d->host);
     spops_context_destroy(d->ctx);
 #ifdef EXAMPLE_WITH_CUDA
+    if (d->event != NULL) cudaEventDestroy((cudaEvent_t)d->event);
     if (d->stream != NULL) cudaStreamDestroy((cudaStream_t)d->stream);
 #endif
 }

@@ -13,10 +13,17 @@ typedef struct device {
     spops_context *ctx;
     void *stream;        /* cudaStream_t; NULL on the CPU */
     spops_context *host; /* on the CPU, for what the host prepares; may be ctx */
+    void *event;         /* cudaEvent_t of device_follow */
+    int borrowed;        /* the contexts are another one's */
 } device;
 
 int device_open(device *d, spops_backend_kind backend);
 void device_close(device *d);
+
+/* Another stream beside that of d, with a context of its own; on the CPU d's own context. */
+int device_open_beside(device *beside, const device *d);
+/* What is enqueued on `after` from here on waits for what was enqueued on `before`, also in a graph. */
+int device_follow(const device *after, const device *before);
 
 void *device_alloc(const device *d, size_t bytes); /* zeroed; NULL: there is none */
 void device_free(const device *d, void *ptr);

@@ -73,16 +73,22 @@ static int create_plans(engine *e)
     spops_pyramid_options levels = spops_pyramid_options_default();
     spops_sparseconv_options conv = spops_sparseconv_options_default();
     spops_pool_options pool = spops_pool_options_default();
+    spops_device_info device = spops_device_info_default();
 
     coords.box = &box;
     if (measure(e, &voxels)) return 1;
     levels.num_levels = LEVELS;
+    levels.contents = SPOPS_MAP_FOR_CONV_BACKWARD;
     levels.max_rows = e->sizes.num_rows;
     levels.max_pairs = e->sizes.num_pairs;
     TRY(spops_voxels_reserve(e->d->ctx, 3, e->num_points, e->sizes.num_rows[0], &voxels,
                              &e->voxels));
     TRY(spops_pyramid_reserve(e->d->ctx, spops_voxels_coords(e->voxels), &levels, &e->pyramid));
     conv.backward = 1;
+    /* Where kernels of tensor cores serve all passes in 16 bits, plans have no other way of running. */
+    TRY(spops_context_get_device_info(e->d->ctx, &device));
+    if (e->dtype == SPOPS_DTYPE_F16 && device.compute_capability >= 90)
+        conv.dataflow = SPOPS_DATAFLOW_IMPLICIT_GEMM;
     pool.gradients = SPOPS_GRADIENTS_ALL;
     for (int l = 0; l < LEVELS; ++l) {
         TRY(spops_sparseconv_create(
