@@ -1262,7 +1262,9 @@ Test(plan_memory, kinds)
     for (int32_t k = 0; k < num; ++k) {
         cr_assert_eq(infos[k].struct_size, sizeof infos[k]);
         cr_assert_eq(infos[k].kind, k + 1);
-        cr_assert_eq(infos[k].version, infos[k].kind == SPOPS_PLAN_VOXELS ? 2 : 1);
+        cr_assert_eq(
+            infos[k].version,
+            infos[k].kind == SPOPS_PLAN_VOXELS || infos[k].kind == SPOPS_PLAN_POINTCONV ? 2 : 1);
         cr_assert_gt(strlen(infos[k].name), 3);
         cr_assert_gt(strlen(infos[k].fields), 3);
     }
@@ -1592,6 +1594,58 @@ static spops_status no_tiles(spops_context *ctx, const spops_igemm_lists_args *a
 {
     return ctx->backend->fill_zero(ctx, args->schedule->num_tiles,
                                    SPOPS_IGEMM_NUM_TOTALS * sizeof(int32_t));
+}
+
+// A convolution of neighbours that stay as they are keeps no memory to sort triplets in: 28 bytes a pair,
+// and 16 more with gradients. One that is refilled keeps it, and gives the same.
+Test(plan_memory, sorted_once)
+{
+    fixture f;
+    memset(&f, 0, sizeof f);
+    if (!test_open(&f.d, SPOPS_BACKEND_CPU, LAUNCH_DEFAULT)) return;
+    open_fixture(&f);
+    spops_context *ctx = f.d.ctx;
+    const spops_point_cloud cloud = cloud_of(&f);
+    spops_neighbors_options search = spops_neighbors_options_default();
+    spops_neighbors_info info = spops_neighbors_info_default();
+    spops_neighbors *exact = NULL, *refilled = NULL;
+    search.radius_m = 1.5f;
+    search.taps = 3;
+    search.tap_size_m = 0.5f;
+    test_expect_ok(ctx, spops_neighbors_create(ctx, NULL, &cloud, &search, &exact), "find");
+    test_expect_ok(ctx, spops_neighbors_get_info_sync(ctx, exact, &info), "info");
+    const spops_neighbors_capacity capacity = {
+        0, cloud.points.rows, cloud.offsets == NULL ? 1 : cloud.num_samples, info.num_pairs};
+    test_expect_ok(ctx, spops_neighbors_reserve(ctx, &capacity, 1, &search, &refilled), "reserve");
+    test_expect_ok(ctx, spops_neighbors_update(ctx, refilled, NULL, &cloud), "find again");
+    for (int backward = 0; backward < 2; ++backward) {
+        spops_pointconv_options o = spops_pointconv_options_default();
+        spops_pointconv *once = NULL, *often = NULL;
+        o.backward = backward;
+        o.max_in_channels = o.max_out_channels = COLS;
+        test_expect_ok(ctx, spops_pointconv_create(ctx, exact, &o, &once), "create");
+        test_expect_ok(ctx, spops_pointconv_create(ctx, refilled, &o, &often), "of a capacity");
+        test_expect_ok(ctx, spops_pointconv_update(ctx, often), "update");
+        const size_t bytes = spops_plan_bytes((const spops_plan *)once);
+        const size_t pairs = (size_t)info.num_pairs * (backward ? 44 : 28);
+        cr_assert(bytes >= pairs && bytes < pairs + 8192, "%zu bytes of %zu", bytes, pairs);
+        cr_assert_gt(spops_plan_bytes((const spops_plan *)often),
+                     bytes + (size_t)info.num_pairs * 8);
+        if (backward) {
+            poison(&f);
+            test_expect_ok(ctx, pointconv_run(&f, ctx, often), "run");
+            bits expected = collect(&f, often);
+            poison(&f);
+            test_expect_ok(ctx, pointconv_run(&f, ctx, once), "run");
+            expect_same(&f, once, &expected, "sorted once");
+            free(expected.words);
+        }
+        spops_pointconv_destroy(once);
+        spops_pointconv_destroy(often);
+    }
+    spops_neighbors_destroy(exact);
+    spops_neighbors_destroy(refilled);
+    close_fixture(&f);
 }
 
 // A detached convolution has no parents, and is refilled from none; one that was counted has some.

@@ -101,6 +101,7 @@ struct spops_triplets {
     int32_t tile;
     bool backward;
     bool mirrored; // i = j for all: both sides are the same
+    bool apart;    // filled once, in memory that is given back: the plan has no workspace
     spops_lists by_matrix;
     spops_triplet_tiles sides[SPOPS_NUM_SIDES]; // SOURCE only with backward, unless mirrored
     bool has_groups; // the triplets are rows of groups, and the backend has a product for them:
@@ -112,6 +113,14 @@ struct spops_triplets {
 spops_status spops_mvmr_run(spops_context *ctx, const char *call, const spops_triplets *triplets,
                             spops_matrix x, spops_matrix w, const spops_mvmr_options *options,
                             spops_matrix out);
+
+// The workspace of a plan whose workspace is apart, and its filling there: as
+// spops_triplets_update_offsets.
+size_t spops_triplets_workspace_bytes(const spops_triplets *triplets);
+spops_status spops_triplets_fill_apart(spops_context *ctx, const char *call,
+                                       spops_triplets *triplets, const int32_t *offsets,
+                                       const int32_t *out_rows, const int32_t *in_rows,
+                                       void *workspace);
 
 // Scratch of VVOR, the partials of its pieces; measured and carved by this function.
 float *spops_triplets_carve_scratch(const spops_triplets *triplets, spops_carver *c);

@@ -100,12 +100,20 @@ static build_workspace carve_workspace(spops_context *ctx, const spops_triplets 
     return w;
 }
 
-static void place_workspace(spops_plan *plan, spops_carver *c)
+size_t spops_triplets_workspace_bytes(const spops_triplets *triplets)
 {
     spops_carver measured = {NULL, 0};
-    (void)carve_workspace(plan->ctx, (const spops_triplets *)plan, &measured);
-    if (measured.used == SIZE_MAX) c->used = SIZE_MAX;
-    plan->workspace = spops_carve(c, 1, 1, measured.used);
+    (void)carve_workspace(triplets->base.ctx, triplets, &measured);
+    return measured.used;
+}
+
+static void place_workspace(spops_plan *plan, spops_carver *c)
+{
+    const spops_triplets *triplets = (const spops_triplets *)plan;
+    if (triplets->apart) return;
+    const size_t bytes = spops_triplets_workspace_bytes(triplets);
+    if (bytes == SIZE_MAX) c->used = SIZE_MAX;
+    plan->workspace = spops_carve(c, 1, 1, bytes);
 }
 
 // Scratch of VVOR, measured and carved here.
@@ -273,10 +281,10 @@ static spops_status enqueue_side(spops_context *ctx, spops_triplets *plan, int s
 }
 
 // Neither allocates nor waits.
-static spops_status enqueue_build(spops_context *ctx, spops_triplets *plan,
-                                  const triplets_source *source)
+static spops_status enqueue_build_in(spops_context *ctx, spops_triplets *plan,
+                                     const triplets_source *source, void *workspace)
 {
-    spops_carver carver = {plan->base.workspace, 0};
+    spops_carver carver = {workspace, 0};
     const build_workspace w = carve_workspace(ctx, plan, &carver);
 
     SPOPS_TRY(enqueue_by_matrix(ctx, plan, source, &w));
@@ -287,6 +295,12 @@ static spops_status enqueue_build(spops_context *ctx, spops_triplets *plan,
         SPOPS_TRY(ctx->backend->igemm_group_tiles(ctx, &groups));
     }
     return SPOPS_STATUS_OK;
+}
+
+static spops_status enqueue_build(spops_context *ctx, spops_triplets *plan,
+                                  const triplets_source *source)
+{
+    return enqueue_build_in(ctx, plan, source, plan->base.workspace);
 }
 
 // Of a plan that is not refillable: free the workspace, wait, fetch the counts.
@@ -592,6 +606,23 @@ spops_status spops_triplets_update(spops_context *ctx, spops_triplets *triplets,
     return enqueue_build(ctx, triplets, &source);
 }
 
+static spops_status check_offsets_source(spops_context *ctx, const char *call,
+                                         const spops_triplets *triplets, const int32_t *offsets,
+                                         const int32_t *out_rows, const int32_t *in_rows,
+                                         triplets_source *source)
+{
+    const int64_t n = triplets->shape.num_triplets;
+    SPOPS_TRY(spops_check_indices(ctx, call, "offsets", offsets, triplets->shape.num_matrices + 1));
+    if (out_rows != NULL) SPOPS_TRY(spops_check_indices(ctx, call, "out_rows", out_rows, n));
+    if (in_rows != NULL) SPOPS_TRY(spops_check_indices(ctx, call, "in_rows", in_rows, n));
+    *source = (triplets_source){.num_triplets = n,
+                                .offsets = offsets,
+                                .out_rows = out_rows,
+                                .in_rows = in_rows,
+                                .drop_invalid = true};
+    return SPOPS_STATUS_OK;
+}
+
 spops_status spops_triplets_update_offsets(spops_context *ctx, spops_triplets *triplets,
                                            const int32_t *offsets, const int32_t *out_rows,
                                            const int32_t *in_rows)
@@ -601,19 +632,18 @@ spops_status spops_triplets_update_offsets(spops_context *ctx, spops_triplets *t
 
     SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_plan_check_refillable(ctx, call, "triplets", triplets));
-    SPOPS_TRY(spops_check_indices(ctx, call, "offsets", offsets, triplets->shape.num_matrices + 1));
-    if (out_rows != NULL)
-        SPOPS_TRY(
-            spops_check_indices(ctx, call, "out_rows", out_rows, triplets->shape.num_triplets));
-    if (in_rows != NULL)
-        SPOPS_TRY(spops_check_indices(ctx, call, "in_rows", in_rows, triplets->shape.num_triplets));
-    memset(&source, 0, sizeof source);
-    source.num_triplets = triplets->shape.num_triplets;
-    source.offsets = offsets;
-    source.out_rows = out_rows;
-    source.in_rows = in_rows;
-    source.drop_invalid = true;
+    SPOPS_TRY(check_offsets_source(ctx, call, triplets, offsets, out_rows, in_rows, &source));
     return enqueue_build(ctx, triplets, &source);
+}
+
+spops_status spops_triplets_fill_apart(spops_context *ctx, const char *call,
+                                       spops_triplets *triplets, const int32_t *offsets,
+                                       const int32_t *out_rows, const int32_t *in_rows,
+                                       void *workspace)
+{
+    triplets_source source;
+    SPOPS_TRY(check_offsets_source(ctx, call, triplets, offsets, out_rows, in_rows, &source));
+    return enqueue_build_in(ctx, triplets, &source, workspace);
 }
 
 // ---- What can be asked of a plan ----------------------------------------------------------------

@@ -195,6 +195,7 @@ static spops_status read_pointconv(spops_context *ctx, const char *call, spops_p
     SPOPS_TRY(check_contents(ctx, call, fields));
     if (conv->dataflow != SPOPS_DATAFLOW_IMPLICIT_GEMM)
         SPOPS_TRY(spops_tapconv_read_triplets(ctx, conv));
+    if (conv->triplets != NULL) conv->triplets->apart = fields[COUNTED] != 0;
     SPOPS_TRY(wants_igemm(ctx, call, fields, &wants));
     if (!wants) return spops_tapconv_check_tile(ctx, call, conv);
     for (int side = 0; side < SPOPS_NUM_SIDES; ++side)
@@ -250,11 +251,12 @@ static spops_status fill_schedules(spops_context *ctx, const spops_pointconv *pl
     return SPOPS_STATUS_OK;
 }
 
+// A plan that was counted is as it was made: its neighbours stay as they are.
 static spops_status fill_pointconv(spops_context *ctx, spops_plan *base)
 {
     spops_pointconv *plan = (spops_pointconv *)base;
-    if (base->fields[COUNTED] == 0)
-        SPOPS_TRY(fill_schedules(ctx, plan, &plan->conv.relation, base->workspace));
+    if (base->fields[COUNTED] != 0) return SPOPS_STATUS_OK;
+    SPOPS_TRY(fill_schedules(ctx, plan, &plan->conv.relation, base->workspace));
     return spops_tapconv_set_triplets(ctx, &plan->conv);
 }
 
@@ -311,6 +313,24 @@ static spops_status read_plan_options(spops_context *ctx, const char *call,
     return SPOPS_STATUS_OK;
 }
 
+// Triplets are sorted in memory that is given back.
+static spops_status fill_triplets(spops_context *ctx, const char *call, const spops_relation *r,
+                                  spops_triplets *triplets)
+{
+    spops_status status = SPOPS_STATUS_OK;
+    void *workspace = NULL;
+    const size_t bytes = spops_triplets_workspace_bytes(triplets);
+
+    SPOPS_TRY(spops_backend_alloc(ctx, bytes, &workspace));
+    status =
+        spops_triplets_fill_apart(ctx, call, triplets, r->sides[SPOPS_SIDE_TARGET].by_key.offsets,
+                                  r->sides[SPOPS_SIDE_TARGET].by_key.rows,
+                                  r->sides[SPOPS_SIDE_SOURCE].by_key.rows, workspace);
+    if (status == SPOPS_STATUS_OK) status = ctx->backend->wait(ctx);
+    spops_backend_free(ctx, workspace, bytes);
+    return status;
+}
+
 // Of neighbours that stay as they are: their work is counted, and the schedules are made to measure.
 static spops_status make_counted(spops_context *ctx, const char *call,
                                  const spops_neighbors *neighbors, const spops_relation *r,
@@ -325,7 +345,6 @@ static spops_status make_counted(spops_context *ctx, const char *call,
     size_t bytes;
 
     SPOPS_TRY(wants_igemm(ctx, call, fields, &wants));
-    fields[COUNTED] = wants; // else there is nothing to count
     bytes = wants ? workspace_bytes(ctx, fields) : 0;
     SPOPS_TRY(spops_backend_alloc(ctx, bytes, &workspace));
     for (int side = 0; wants && side < SPOPS_NUM_SIDES; ++side)
@@ -338,7 +357,9 @@ static spops_status make_counted(spops_context *ctx, const char *call,
         status, done);
     if (plan == NULL) goto done; // it was measured
     SPOPS_TRY_GOTO(fill_schedules(ctx, plan, r, workspace), status, done);
-    SPOPS_TRY_GOTO(ctx->backend->wait(ctx), status, done);
+    SPOPS_TRY_GOTO(plan->conv.triplets != NULL ? fill_triplets(ctx, call, r, plan->conv.triplets)
+                                               : ctx->backend->wait(ctx),
+                   status, done);
     *out = plan;
 
 done:
