@@ -27,9 +27,9 @@ typedef enum spops_pyramid_relation {
 typedef struct spops_pyramid_options {
     size_t struct_size; /* sizeof(spops_pyramid_options) */
     int32_t num_levels; /* 1 to SPOPS_PYRAMID_MAX_LEVELS; 0: 5 */
-    int32_t
-        contents; /* of every map, SPOPS_MAP_*; 0: FOR_CONV_BACKWARD, as for one map. The REVERSE
-                           of a map within a level is the map itself, and takes no memory */
+    /* Of every map, SPOPS_MAP_*; 0: FOR_CONV_BACKWARD, as for one map. The REVERSE of a map within a
+       level is the map itself, and takes no memory. */
+    int32_t contents;
     /* [num_levels] kernel within a level, or NULL: none there. NULL: size 3 on every axis */
     const spops_kernel_shape *const *within;
     /* [num_levels - 1] kernel from a level to the next, whose stride is that of the levels. NULL:
