@@ -7,6 +7,7 @@
  *     decoder.c              what is run and printed
  *     decoder/network.h, .c  layers, operations, drawn parameters
  *     decoder/engine.h, .c   sets, maps, plans, memory known beforehand, and the work of a frame
+ *     decoder/weights.h, .c  parameters in a file, as the original has them
  *     decoder/surface.h, .c  sets on a surface, which drawn parameters do not predict
  *     decoder/reference.c    the same in FP64, to check the output
  *     networks/              memory, graphs and clocks (device), floors, draws, lines of results
@@ -38,6 +39,8 @@ static const char usage[] =
     "  --memory GB         refuse to take more of the device\n"
     "  --dtype f32|f16     of features and weights: f16 on a GPU, f32 on the CPU\n"
     "  --backend cpu|cuda  where it runs: a GPU where there is one\n"
+    "  --weights FILE      .safetensors with parameters, named as the original's\n"
+    "  --generate FILE     write drawn parameters to such a file\n"
     "  --check             compare with FP64, and a GPU with the CPU, for some thousand rows\n"
     "  --layers            time of each part by level\n"
     "  --no-times          nothing is timed\n"
@@ -52,7 +55,7 @@ typedef struct options {
     double growth, width, memory_gb;
     int64_t slice_rows;
     ceilings ceilings;
-    const char *dtype, *output;
+    const char *dtype, *output, *weights, *generate;
     spops_backend_kind backend;
 } options;
 
@@ -100,6 +103,10 @@ static int read_options(int argc, char **argv, options *o)
             o->slice_rows = atoll(value);
         else if (strcmp(name, "--memory") == 0)
             o->memory_gb = atof(value);
+        else if (strcmp(name, "--weights") == 0 && value[0] != 0)
+            o->weights = value;
+        else if (strcmp(name, "--generate") == 0 && value[0] != 0)
+            o->generate = value;
         else if (strcmp(name, "--output") == 0 && value[0] != 0)
             o->output = value;
         else if (strcmp(name, "--ceilings") == 0 &&
@@ -401,6 +408,7 @@ static int check_frame(engine *e, const frame *f, const sizes *s)
     printf("  %lld children as expected; agrees with FP64 to %.1e of the largest (output) and %.1e "
            "(logits): %s\n",
            (long long)found.kept, found.output, found.logits, verdict(right));
+    printf("  the largest output is %.9g\n", found.largest);
     return !right || (e->d->backend == SPOPS_BACKEND_CUDA && compare_with_cpu(e, f, s));
 }
 
@@ -434,7 +442,8 @@ static int run_frame(engine *e, const options *o, graph *whole, const frame *f, 
     return (o->check && check_frame(e, f, &s)) || (o->times && measure_frame(e, o, whole, &s, to));
 }
 
-static int run(const options *o, const device *d, const network *net, FILE *json)
+static int run(const options *o, const device *d, const network *net, const weights_file *weights,
+               FILE *json)
 {
     const int f32 =
         strcmp(o->dtype, "f32") == 0 || (o->dtype[0] == 0 && d->backend == SPOPS_BACKEND_CPU);
@@ -443,7 +452,8 @@ static int run(const options *o, const device *d, const network *net, FILE *json
                          .shape = o->shape,
                          .size = o->size,
                          .slice_rows = o->slice_rows,
-                         .memory_limit = (size_t)(1e9 * o->memory_gb)};
+                         .memory_limit = (size_t)(1e9 * o->memory_gb),
+                         .weights = weights};
     frame frames[NUM_FRAMES];
     engine e;
     graph *whole = NULL;
@@ -483,11 +493,11 @@ static int run_small(options o, const device *d, const network *net)
     o.size = 32;
     o.shape = SHAPE_PREDICTED;
     o.slice_rows = 48; /* several slices, and a shorter one at the end */
-    if (run(&o, d, net, NULL)) return 1;
+    if (run(&o, d, net, NULL, NULL)) return 1;
     o.size = 64;
     o.shape = SHAPE_GIVEN;
     o.slice_rows = 0;
-    return run(&o, d, net, NULL);
+    return run(&o, d, net, NULL, NULL);
 }
 
 int main(int argc, char **argv)
@@ -495,6 +505,7 @@ int main(int argc, char **argv)
     options o;
     device d;
     network net;
+    weights_file weights;
     FILE *json = NULL;
     int failed;
 
@@ -507,7 +518,13 @@ int main(int argc, char **argv)
         return 1;
     }
     if (device_open(&d, o.backend)) return 1;
-    failed = argc == 1 ? run_small(o, &d, &net) : run(&o, &d, &net, json);
+    memset(&weights, 0, sizeof weights);
+    failed = (o.generate != NULL && weights_write(o.generate, &net)) ||
+             (o.weights != NULL && weights_open(&weights, o.weights));
+    if (!failed)
+        failed = argc == 1 ? run_small(o, &d, &net)
+                           : run(&o, &d, &net, o.weights == NULL ? NULL : &weights, json);
+    weights_close(&weights);
     if (json != NULL) failed |= fclose(json) != 0;
     device_close(&d);
     return failed;

@@ -268,8 +268,12 @@ static int upload_layer(engine *e, int i)
     int failed = values == NULL || narrow == NULL;
 
     if (!failed) {
-        network_draw(e->net, i, values, values + n, values + n + out);
-        if (l->kind != LAYER_NORM) {
+        if (e->o.weights == NULL || l->kind == LAYER_REPEAT)
+            network_draw(e->net, i, values, values + n, values + n + out);
+        else
+            failed =
+                weights_read(e->d, e->o.weights, e->net, i, values, values + n, values + n + out);
+        if (l->kind != LAYER_NORM && !failed) {
             e->weights[i] = device_alloc(e->d, n * element_bytes(e));
             failed = e->weights[i] == NULL ||
                      device_convert(e->d, SPOPS_DTYPE_F32, values, e->o.dtype, narrow, n) ||

@@ -8,6 +8,7 @@
 #define DECODER_ENGINE_H
 
 #include "decoder/network.h"
+#include "decoder/weights.h"
 #include "networks/device.h"
 
 /* Where children come from. */
@@ -46,7 +47,8 @@ typedef struct engine_options {
     int size; /* of the finest grid: 16 times that of the latents */
     int64_t
         slice_rows; /* of an MLP at a time; 0: as many as 32 MB of hidden columns take; < 0: all */
-    size_t memory_limit; /* bytes that the engine may take; 0: any */
+    size_t memory_limit;         /* bytes that the engine may take; 0: any */
+    const weights_file *weights; /* NULL: drawn */
     int64_t max_rows[LEVELS];
 } engine_options;
 

@@ -345,6 +345,7 @@ static int compare_output(const reference *r)
         largest = fmax(largest, fabs(r->out[k]));
     }
     r->found->output = largest > 0 ? worst / largest : INFINITY;
+    r->found->largest = largest;
     free(found);
     return found == NULL;
 }

@@ -8,7 +8,8 @@
 /* Largest differences over the largest element. */
 typedef struct differences {
     double output, logits;
-    int64_t kept; /* children of all levels */
+    double largest; /* output, in FP64 */
+    int64_t kept;   /* children of all levels */
 } differences;
 
 /*
