@@ -8,11 +8,11 @@
  *     centerpoint/network.h, .c  grids, layers, parameters and their file
  *     centerpoint/encoder.h, .c  sets, maps, plans, memory, and the work of a frame
  *     centerpoint/reference.c    the same in FP64, to check the output
- *     minkunet/                  memory, graphs and clocks (device), scans, parameters, floors
+ *     networks/                  memory, graphs and clocks (device), scans, parameters, floors
  */
 #include "centerpoint/encoder.h"
 #include "centerpoint/reference.h"
-#include "networks/floors.h"
+#include "networks/options.h"
 #include "networks/report.h"
 #include "networks/scan.h"
 
@@ -31,77 +31,24 @@ static const char usage[] =
     "the\n"
     "                      first again after the last; sweep k is k steps behind, 0.05 s apart: 1\n"
     "  --step M            of --sweeps, along x: 0.5\n"
-    "  --beams N, --rays N of simulated sweeps: 8 and 120\n"
-    "  --dtype f32|f16     of features and weights: f16 on a GPU, f32 on the CPU\n"
-    "  --backend cpu|cuda  where it runs: a GPU where there is one\n"
-    "  --weights FILE      read the parameters from a file\n"
-    "  --generate FILE     draw parameters and write them to a file\n"
     "  --check             compare with FP64, for 20,000 points at most\n"
-    "  --layers            time of each layer\n"
-    "  --ceilings T,G      a device's TFLOP/s and GB/s, for floors: 790,4200\n"
-    "  --output FILE       append what was measured, a JSON object a line\n";
-
-enum { MAX_FRAMES = 32 };
+    "  --layers            time of each layer\n" NETWORK_OPTIONS_USAGE;
 
 typedef struct options {
-    const char *files[MAX_FRAMES], *weights, *generate, *output;
-    int num_files, sweeps, beams, rays, check, layers;
+    network_options all;
+    int sweeps;
     double step_m;
-    ceilings ceilings;
-    const char *dtype;
-    spops_backend_kind backend;
 } options;
 
 static int read_options(int argc, char **argv, options *o)
 {
-    const options defaults = {.sweeps = 1,
-                              .beams = 8,
-                              .rays = 120,
-                              .step_m = 0.5,
-                              .ceilings = {790, 4200},
-                              .dtype = "",
-                              .backend = SPOPS_BACKEND_AUTO};
-    *o = defaults;
-    if (argc == 1) { /* so that voxels have more points than count */
-        o->check = 1;
-        o->sweeps = 24;
-        o->step_m = 0.001;
-    }
-    for (int i = 1; i < argc; ++i) {
-        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
-        ++i; /* most have a value */
-        if (strcmp(name, "--sweeps") == 0)
-            o->sweeps = atoi(value);
-        else if (strcmp(name, "--step") == 0)
-            o->step_m = atof(value);
-        else if (strcmp(name, "--beams") == 0)
-            o->beams = atoi(value);
-        else if (strcmp(name, "--rays") == 0)
-            o->rays = atoi(value);
-        else if (strcmp(name, "--dtype") == 0)
-            o->dtype = value;
-        else if (strcmp(name, "--backend") == 0)
-            o->backend = strcmp(value, "cpu") == 0 ? SPOPS_BACKEND_CPU : SPOPS_BACKEND_CUDA;
-        else if (strcmp(name, "--weights") == 0)
-            o->weights = value;
-        else if (strcmp(name, "--generate") == 0)
-            o->generate = value;
-        else if (strcmp(name, "--output") == 0)
-            o->output = value;
-        else if (strcmp(name, "--ceilings") == 0 &&
-                 sscanf(value, "%lf,%lf", &o->ceilings.tflops, &o->ceilings.gbs) == 2)
-            ;
-        else if (--i, strcmp(name, "--check") == 0)
-            o->check = 1;
-        else if (strcmp(name, "--layers") == 0)
-            o->layers = 1;
-        else if (name[0] != '-' && o->num_files < MAX_FRAMES)
-            o->files[o->num_files++] = name;
-        else
-            return 1;
-    }
-    return !(o->sweeps > 0 && o->sweeps <= 100 && o->beams > 0 && o->rays > 0 &&
-             o->ceilings.tflops > 0 && o->ceilings.gbs > 0);
+    const option_row own[] = {{"--sweeps", OPTION_INT, &o->sweeps},
+                              {"--step", OPTION_NUMBER, &o->step_m}};
+    o->all = network_options_default();
+    o->all.check = argc == 1;
+    o->sweeps = argc == 1 ? 24 : 1; /* so that voxels have more points than count */
+    o->step_m = argc == 1 ? 0.001 : 0.5;
+    return network_options_read(argc, argv, &o->all, own, 2) || o->sweeps > 100;
 }
 
 /* ---- Frames ---------------------------------------------------------------------------------- */
@@ -135,7 +82,7 @@ static int make_frame(const options *o, const scan *scans, int num_scans, int fi
         fprintf(stderr, "a frame of %lld points: there is no memory for it\n", (long long)n);
         return 1;
     }
-    if (o->num_files == 0) add_edge_points(f);
+    if (o->all.num_files == 0) add_edge_points(f);
     for (int k = 0; k < o->sweeps; ++k) {
         const scan *s = &scans[(first + k) % num_scans];
         for (int64_t i = 0; i < s->num_points; ++i) {
@@ -150,15 +97,15 @@ static int make_frame(const options *o, const scan *scans, int num_scans, int fi
 
 static int load_frames(const options *o, frame *frames, int *num_frames)
 {
-    scan scans[MAX_FRAMES];
-    const int wanted = o->num_files > 0 ? o->num_files : 2;
+    scan scans[OPTIONS_FILES];
+    const int wanted = o->all.num_files > 0 ? o->all.num_files : 2;
     int num_scans = 0, failed = 0;
 
     *num_frames = 0;
     for (; num_scans < wanted && !failed; ++num_scans) /* the second has half the rays */
-        failed = o->num_files > 0
-                     ? scan_load(o->files[num_scans], &scans[num_scans])
-                     : scan_simulate(o->beams, o->rays >> num_scans, &scans[num_scans]);
+        failed = o->all.num_files > 0
+                     ? scan_load(o->all.files[num_scans], &scans[num_scans])
+                     : scan_simulate(o->all.beams, o->all.rays >> num_scans, &scans[num_scans]);
     for (; *num_frames < wanted && !failed; ++*num_frames)
         failed = make_frame(o, scans, num_scans, *num_frames, &frames[*num_frames]);
     while (num_scans > 0)
@@ -181,7 +128,7 @@ static work layer_work(const encoder *e, const encoder_sizes *s, const layer *l)
 static work part_work(const encoder *e, const encoder_sizes *s, int part, int64_t num_points)
 {
     const double each = (double)spops_dtype_bytes(e->dtype), points = (double)num_points;
-    work w = {0, 0};
+    work w = {0, 0, 0};
     switch (part) {
     case PART_VOXELS: w.bytes = 16 * points + 4 * points + 16 * (double)s->rows[0]; break;
     case PART_SETS:
@@ -232,19 +179,19 @@ static int measure_layers(encoder *e, const options *o, const encoder_sizes *s, 
                           double *gflop, double *least_sum_us)
 {
     const int gpu = e->d->backend == SPOPS_BACKEND_CUDA;
-    if (o->layers)
+    if (o->all.layers)
         printf("  %-18s %8s %5s %4s %4s %10s %8s %9s\n", "layer", "rows", "taps", "in", "out", "us",
                "TFLOP/s", "floor us");
     for (int i = 0; i < e->net->num_layers; ++i) {
         const layer *l = &e->net->layers[i];
         const work w = layer_work(e, s, l);
-        const double least_us = floor_us(o->ceilings, w);
+        const double least_us = floor_us(o->all.ceilings, w);
         call_of call = {e, i};
         double time_us = 0;
         int kernels = 0;
         *gflop += w.flops * 1e-9;
         *least_sum_us += least_us;
-        if (!o->layers) continue;
+        if (!o->all.layers) continue;
         if (graph_time_part(e->d, run_layer, &call, gpu ? 10 : 1, gpu ? 15 : 3, &time_us, &kernels))
             return 1;
         printf("  %-18s %8lld %5d %4d %4d %10.1f %8.2f %9.1f\n", l->name,
@@ -294,9 +241,9 @@ static int measure_frame(encoder *e, const options *o, graph *whole, const frame
     if (json != NULL) write_frame(json, e, o, name, f, &s);
     printf("  %-8s %10s %10s %8s\n", "part", "us", "floor us", "kernels");
     for (int part = 0; part < NUM_PARTS; ++part) {
-        const double least_us = part == PART_LAYERS
-                                    ? layers_us
-                                    : floor_us(o->ceilings, part_work(e, &s, part, f->num_points));
+        const double least_us =
+            part == PART_LAYERS ? layers_us
+                                : floor_us(o->all.ceilings, part_work(e, &s, part, f->num_points));
         call_of call = {e, part};
         double time_us = 0;
         int kernels = 0;
@@ -340,33 +287,25 @@ static int check_frame(encoder *e, graph *whole, const frame *f, const char *nam
     return !right;
 }
 
-static const char *file_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash == NULL ? path : slash + 1;
-}
-
 static int run(const options *o, const device *d, const network *net, const frame *frames,
                int num_frames)
 {
-    const int f32 =
-        strcmp(o->dtype, "f32") == 0 || (o->dtype[0] == 0 && d->backend == SPOPS_BACKEND_CPU);
+    const spops_dtype dtype = network_options_dtype(&o->all, d);
     encoder e;
     graph *whole = NULL;
-    FILE *json = o->output == NULL ? NULL : fopen(o->output, "a");
+    FILE *json = o->all.output == NULL ? NULL : fopen(o->all.output, "a");
     int failed = 0;
 
-    if (o->output != NULL && json == NULL) {
-        fprintf(stderr, "%s: cannot be written\n", o->output);
+    if (o->all.output != NULL && json == NULL) {
+        fprintf(stderr, "%s: cannot be written\n", o->all.output);
         return 1;
     }
-    failed =
-        encoder_create(&e, d, net, f32 ? SPOPS_DTYPE_F32 : SPOPS_DTYPE_F16, frames, num_frames) ||
-        (whole = graph_capture(d, run_frame, &e, 1)) == NULL;
+    failed = encoder_create(&e, d, net, dtype, frames, num_frames) ||
+             (whole = graph_capture(d, run_frame, &e, 1)) == NULL;
     for (int i = 0; i < num_frames && !failed; ++i) {
-        const char *name = o->num_files > 0 ? file_name(o->files[i]) : "simulated frame";
+        const char *name = o->all.num_files > 0 ? file_name(o->all.files[i]) : "simulated frame";
         failed = measure_frame(&e, o, whole, &frames[i], name, json) ||
-                 (o->check && check_frame(&e, whole, &frames[i], name));
+                 (o->all.check && check_frame(&e, whole, &frames[i], name));
     }
     graph_destroy(whole);
     encoder_destroy(&e);
@@ -379,18 +318,19 @@ int main(int argc, char **argv)
     options o;
     device d;
     network net;
-    frame frames[MAX_FRAMES];
+    frame frames[OPTIONS_FILES];
     int num_frames = 0, failed;
 
     if (read_options(argc, argv, &o)) {
         fputs(usage, stderr);
         return 2;
     }
-    if (device_open(&d, o.backend)) return 1;
+    if (device_open(&d, o.all.backend)) return 1;
     network_create(&net);
     failed = load_frames(&o, frames, &num_frames) ||
-             (o.weights != NULL ? network_load(d.host, &net, o.weights) : network_generate(&net)) ||
-             (o.generate != NULL && network_save(d.host, &net, o.generate));
+             (o.all.weights != NULL ? network_load(d.host, &net, o.all.weights)
+                                    : network_generate(&net)) ||
+             (o.all.generate != NULL && network_save(d.host, &net, o.all.generate));
     if (!failed) {
         printf("CenterPoint's encoder: %d layers on %s\n", net.num_layers,
                d.backend == SPOPS_BACKEND_CPU ? "the CPU" : "a GPU");

@@ -12,9 +12,9 @@
  *     networks/device.c      memory, graphs and clocks on the CPU and on a GPU; scan.c: scans
  */
 #include "minkunet/engine.h"
-#include "networks/floors.h"
-#include "networks/report.h"
 #include "minkunet/reference.h"
+#include "networks/options.h"
+#include "networks/report.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,83 +25,34 @@ static const char usage[] =
     "  without an option: two small simulated scans, and --check\n"
     "  --scan FILE.npy     a scan, f32 [points][4]: x, y, z in m, reflectance. Again for more\n"
     "                      scans, which go through the same graph. Without: simulated ones\n"
-    "  --beams N, --rays N of simulated scans: 8 and 120\n"
     "  --voxel M           size of a voxel: 0.1\n"
     "  --width W           1, 0.5 or another: 0.5\n"
-    "  --dtype f32|f16     of features and weights: f16 on a GPU, f32 on the CPU\n"
-    "  --backend cpu|cuda  where it runs: a GPU where there is one\n"
-    "  --weights FILE      read the parameters from a file\n"
-    "  --generate FILE     draw parameters and write them to a file\n"
     "  --check             compare with FP64, for some thousand voxels at most\n"
-    "  --layers            time of each layer\n"
-    "  --ceilings T,G      a device's TFLOP/s and GB/s, for floors: 790,4200\n"
-    "  --json FILE         append what was measured, an object a line\n";
-
-enum { MAX_SCANS = 16 };
+    "  --layers            time of each layer\n" NETWORK_OPTIONS_USAGE;
 
 typedef struct options {
-    const char *scans[MAX_SCANS], *weights, *generate, *json;
-    int num_scans, beams, rays, check, layers;
+    network_options all;
     double voxel_m, width;
-    ceilings ceilings;
-    const char *dtype;
-    spops_backend_kind backend;
 } options;
 
 static int read_options(int argc, char **argv, options *o)
 {
-    const options defaults = {.beams = 8,
-                              .rays = 120,
-                              .voxel_m = 0.1,
-                              .width = 0.5,
-                              .ceilings = {790, 4200},
-                              .dtype = "",
-                              .backend = SPOPS_BACKEND_AUTO};
-    *o = defaults;
-    o->check = argc == 1;
-    for (int i = 1; i < argc; ++i) {
-        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
-        ++i; /* most have a value */
-        if (strcmp(name, "--scan") == 0 && o->num_scans < MAX_SCANS)
-            o->scans[o->num_scans++] = value;
-        else if (strcmp(name, "--beams") == 0)
-            o->beams = atoi(value);
-        else if (strcmp(name, "--rays") == 0)
-            o->rays = atoi(value);
-        else if (strcmp(name, "--voxel") == 0)
-            o->voxel_m = atof(value);
-        else if (strcmp(name, "--width") == 0)
-            o->width = atof(value);
-        else if (strcmp(name, "--dtype") == 0)
-            o->dtype = value;
-        else if (strcmp(name, "--backend") == 0)
-            o->backend = strcmp(value, "cpu") == 0 ? SPOPS_BACKEND_CPU : SPOPS_BACKEND_CUDA;
-        else if (strcmp(name, "--weights") == 0)
-            o->weights = value;
-        else if (strcmp(name, "--generate") == 0)
-            o->generate = value;
-        else if (strcmp(name, "--json") == 0)
-            o->json = value;
-        else if (strcmp(name, "--ceilings") == 0 &&
-                 sscanf(value, "%lf,%lf", &o->ceilings.tflops, &o->ceilings.gbs) == 2)
-            ;
-        else if (--i, strcmp(name, "--check") == 0)
-            o->check = 1;
-        else if (strcmp(name, "--layers") == 0)
-            o->layers = 1;
-        else
-            return 1;
-    }
-    return !(o->voxel_m > 0 && o->width > 0 && o->width <= 2 && o->beams > 0 && o->rays > 0);
+    const option_row own[] = {{"--voxel", OPTION_NUMBER, &o->voxel_m},
+                              {"--width", OPTION_NUMBER, &o->width}};
+    o->all = network_options_default();
+    o->all.check = argc == 1;
+    o->voxel_m = 0.1;
+    o->width = 0.5;
+    return network_options_read(argc, argv, &o->all, own, 2) || o->width > 2;
 }
 
 static int load_scans(const options *o, scan *scans, int *num_scans)
 {
     *num_scans = 0;
-    for (; *num_scans < o->num_scans; ++*num_scans)
-        if (scan_load(o->scans[*num_scans], &scans[*num_scans])) return 1;
-    for (; o->num_scans == 0 && *num_scans < 2; ++*num_scans) /* the second has half the rays */
-        if (scan_simulate(o->beams, o->rays >> *num_scans, &scans[*num_scans])) return 1;
+    for (; *num_scans < o->all.num_files; ++*num_scans)
+        if (scan_load(o->all.files[*num_scans], &scans[*num_scans])) return 1;
+    for (; o->all.num_files == 0 && *num_scans < 2; ++*num_scans) /* the second has half the rays */
+        if (scan_simulate(o->all.beams, o->all.rays >> *num_scans, &scans[*num_scans])) return 1;
     return 0;
 }
 
@@ -183,7 +134,7 @@ static int print_layers(engine *e, const options *o, const spops_pyramid_info *i
     const int gpu = e->d->backend == SPOPS_BACKEND_CUDA;
     double sum_us = 0;
 
-    if (o->layers)
+    if (o->all.layers)
         printf("%-18s %8s %8s %5s %5s %10s %8s %8s  %s\n", "layer", "rows", "taps", "in", "out",
                "us", "TFLOP/s", "floor us", "dataflow");
     for (int i = 0; i < e->net->num_layers; ++i) {
@@ -194,22 +145,22 @@ static int print_layers(engine *e, const options *o, const spops_pyramid_info *i
         int kernels = 0;
         sum->flops += w.flops;
         sum->bytes += w.bytes;
-        *sum_floor_us += floor_us(o->ceilings, w);
-        if (!o->layers) continue;
+        *sum_floor_us += floor_us(o->all.ceilings, w);
+        if (!o->all.layers) continue;
         if (graph_time_part(e->d, run_layer, &call, gpu ? 10 : 1, gpu ? 15 : 3, &time_us, &kernels))
             return 1;
         sum_us += time_us;
         printf("%-18s %8d %8d %5d %5d %10.1f %8.2f %8.1f  %s\n", l->name,
                (int)info->num_rows[l->level], l->taps, l->in.cols, l->out.cols, time_us,
-               w.flops / time_us * 1e-6, floor_us(o->ceilings, w), dataflow_of(e, l));
+               w.flops / time_us * 1e-6, floor_us(o->all.ceilings, w), dataflow_of(e, l));
         if (json != NULL)
             fprintf(json,
                     "{\"layer\": \"%s\", \"rows\": %d, \"in\": %d, \"out\": %d, \"taps\": %d, "
                     "\"us\": %.2f, \"gflop\": %.3f, \"mbytes\": %.3f, \"floor_us\": %.2f}\n",
                     l->name, (int)info->num_rows[l->level], l->in.cols, l->out.cols, l->taps,
-                    time_us, w.flops * 1e-9, w.bytes * 1e-6, floor_us(o->ceilings, w));
+                    time_us, w.flops * 1e-9, w.bytes * 1e-6, floor_us(o->all.ceilings, w));
     }
-    if (o->layers) printf("%-18s %39.1f\n", "all, one by one", sum_us);
+    if (o->all.layers) printf("%-18s %39.1f\n", "all, one by one", sum_us);
     return 0;
 }
 
@@ -233,7 +184,7 @@ static int measure_scan(engine *e, const options *o, graph *whole, const scan *s
     const int launches = e->d->backend == SPOPS_BACKEND_CUDA ? 50 : 3;
     const report to = {json, "minkunet", name, e->d, e->dtype};
     spops_pyramid_info info;
-    work layers = {0, 0};
+    work layers = {0, 0, 0};
     double part_us[NUM_PARTS], frame_us = 0, plain_us = 0, layers_floor_us = 0, maps_us, rest_us,
                                maps_floor_us;
     int kernels[NUM_PARTS], maps_kernels, failed;
@@ -247,7 +198,7 @@ static int measure_scan(engine *e, const options *o, graph *whole, const scan *s
     failed = plain == NULL || graph_time(plain, launches, &plain_us);
     graph_destroy(plain);
     if (failed) return 1;
-    maps_floor_us = floor_us(o->ceilings, maps_work(&info, s->num_points));
+    maps_floor_us = floor_us(o->all.ceilings, maps_work(&info, s->num_points));
     maps_us = part_us[VOXELS] + part_us[PYRAMID] + part_us[PLANS];
     maps_kernels = kernels[VOXELS] + kernels[PYRAMID] + kernels[PLANS];
     rest_us = frame_us - maps_us - part_us[LAYERS];
@@ -301,29 +252,21 @@ static int check_scan(engine *e, graph *whole, const scan *s, const char *name)
     return !(difference <= tolerance(e->dtype));
 }
 
-static const char *file_name(const char *path)
-{
-    const char *slash = strrchr(path, '/');
-    return slash == NULL ? path : slash + 1;
-}
-
 static int run(const options *o, const device *d, network *net, const scan *scans, int num_scans)
 {
-    const int f32 =
-        strcmp(o->dtype, "f32") == 0 || (o->dtype[0] == 0 && d->backend == SPOPS_BACKEND_CPU);
+    const spops_dtype dtype = network_options_dtype(&o->all, d);
     engine e;
     graph *whole = NULL;
-    FILE *json = o->json == NULL ? NULL : fopen(o->json, "a");
-    int failed = engine_create(&e, d, net, f32 ? SPOPS_DTYPE_F32 : SPOPS_DTYPE_F16, o->voxel_m,
-                               scans, num_scans) ||
+    FILE *json = o->all.output == NULL ? NULL : fopen(o->all.output, "a");
+    int failed = engine_create(&e, d, net, dtype, o->voxel_m, scans, num_scans) ||
                  (whole = graph_capture(d, run_frame, &e, 1)) == NULL;
 
     for (int i = 0; i < num_scans && !failed; ++i) {
         char name[256];
         snprintf(name, sizeof name, "%s",
-                 o->num_scans > 0 ? file_name(o->scans[i]) : "simulated scan");
+                 o->all.num_files > 0 ? file_name(o->all.files[i]) : "simulated scan");
         failed = measure_scan(&e, o, whole, &scans[i], name, json) ||
-                 (o->check && check_scan(&e, whole, &scans[i], name));
+                 (o->all.check && check_scan(&e, whole, &scans[i], name));
     }
     graph_destroy(whole);
     engine_destroy(&e);
@@ -336,18 +279,19 @@ int main(int argc, char **argv)
     options o;
     device d;
     network net;
-    scan scans[MAX_SCANS];
+    scan scans[OPTIONS_FILES];
     int num_scans = 0, failed;
 
     if (read_options(argc, argv, &o)) {
         fputs(usage, stderr);
         return 2;
     }
-    if (device_open(&d, o.backend)) return 1;
+    if (device_open(&d, o.all.backend)) return 1;
     network_create(&net, o.width);
     failed = load_scans(&o, scans, &num_scans) ||
-             (o.weights != NULL ? network_load(d.ctx, &net, o.weights) : network_generate(&net)) ||
-             (o.generate != NULL && network_save(d.ctx, &net, o.generate));
+             (o.all.weights != NULL ? network_load(d.ctx, &net, o.all.weights)
+                                    : network_generate(&net)) ||
+             (o.all.generate != NULL && network_save(d.ctx, &net, o.all.generate));
     if (!failed) {
         printf("MinkUNet %g: %d layers on %s\n", o.width, net.num_layers,
                d.backend == SPOPS_BACKEND_CPU ? "the CPU" : "a GPU");
