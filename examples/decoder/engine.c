@@ -205,6 +205,9 @@ static int reserve_conv(engine *e, int level, spops_plan_memory *memory)
     spops_sparseconv_options options = spops_sparseconv_options_default();
 
     options.memory = memory;
+    options.max_in_channels = e->net->channels[level];
+    options.max_out_channels =
+        level + 1 < LEVELS ? CHILDREN * e->net->channels[level + 1] : e->net->channels[level];
     if (e->implicit_gemm) options.dataflow = SPOPS_DATAFLOW_IMPLICIT_GEMM;
     TRY(spops_sparseconv_create(e->d->ctx, e->maps[level], &options, &e->convs[level]));
     return 0;
