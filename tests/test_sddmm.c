@@ -169,10 +169,10 @@ ParameterizedTest(struct case_param *p, sddmm, agrees, .timeout = 600)
     if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
     uint64_t stream = case_number(p) << 32;
     for (int i = 0; i < test_num_shapes() * NUM_WIDTHS; ++i) {
-        const test_shape *shape = &test_shapes[i / NUM_WIDTHS];
+        const test_shape shape = term_plan_shape(i / NUM_WIDTHS);
         const int64_t cols = widths[i % NUM_WIDTHS].cols, heads = widths[i % NUM_WIDTHS].heads;
-        if (cols > shape->max_cols) continue;
-        check_case(&d, shape, (kind)p->op, (spops_dtype)p->dtype, cols, heads, ++stream);
+        if (cols > shape.max_cols) continue;
+        check_case(&d, &shape, (kind)p->op, (spops_dtype)p->dtype, cols, heads, ++stream);
     }
     test_close(&d);
 }

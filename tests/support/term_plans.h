@@ -17,6 +17,10 @@ typedef struct term_plan {
     int32_t *left_out; // what segment points to where terms are left out
 } term_plan;
 
+// Shape i of test_shapes, which several blocks of a GPU still divide, with fewer terms where all segments
+// are alike.
+test_shape term_plan_shape(int i);
+
 // What rng chooses: the form, with or without idx, a capacity with terms left out.
 term_plan term_plan_create(test_device *d, const test_shape *shape, int64_t max_cols,
                            spops_gradients gradients, test_rng *rng);
