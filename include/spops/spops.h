@@ -37,5 +37,6 @@
 #include "spops/pointconv.h"
 #include "spops/weights.h"
 #include "spops/call.h"
+#include "spops/model.h"
 
 #endif

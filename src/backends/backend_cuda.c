@@ -313,6 +313,56 @@ static spops_status fill_zero_here(spops_context *ctx, void *dst, size_t bytes)
                              cudaMemsetAsync(dst, 0, bytes, (cudaStream_t)ctx->stream));
 }
 
+// On a stream of its own: the context's may be the legacy stream, which cannot be captured, and may have
+// work that must not become a part of the graph.
+static spops_status capture_here(spops_context *ctx, spops_status (*enqueue)(void *user),
+                                 void *user, void **graph)
+{
+    void *const stream = ctx->stream;
+    cudaStream_t own = NULL;
+    cudaGraph_t captured = NULL;
+    cudaGraphExec_t exec = NULL;
+    spops_status status;
+
+    *graph = NULL;
+    SPOPS_TRY(refuse_capture(ctx, "graph"));
+    SPOPS_TRY(spops_cuda_status(ctx, "graph: cudaStreamCreateWithFlags",
+                                cudaStreamCreateWithFlags(&own, cudaStreamNonBlocking)));
+    status = spops_cuda_status(ctx, "graph: cudaStreamBeginCapture",
+                               cudaStreamBeginCapture(own, cudaStreamCaptureModeThreadLocal));
+    if (status == SPOPS_STATUS_OK) {
+        ctx->stream = own;
+        status = enqueue(user);
+        ctx->stream = stream;
+        const cudaError_t error = cudaStreamEndCapture(own, &captured);
+        if (status != SPOPS_STATUS_OK)
+            forget_error(error); // what failed first has the message
+        else
+            status = spops_cuda_status(ctx, "graph: cudaStreamEndCapture", error);
+    }
+    if (status == SPOPS_STATUS_OK)
+        status = spops_cuda_status(ctx, "graph: cudaGraphInstantiateWithFlags",
+                                   cudaGraphInstantiateWithFlags(&exec, captured, 0));
+    if (captured != NULL) forget_error(cudaGraphDestroy(captured));
+    forget_error(cudaStreamDestroy(own));
+    *graph = exec;
+    return status;
+}
+
+static spops_status launch_graph_here(spops_context *ctx, void *graph)
+{
+    return spops_cuda_status(ctx, "graph: cudaGraphLaunch",
+                             cudaGraphLaunch((cudaGraphExec_t)graph, (cudaStream_t)ctx->stream));
+}
+
+static void destroy_graph_cuda(spops_context *ctx, void *graph)
+{
+    device_guard guard;
+    if (enter_device(ctx, &guard) != SPOPS_STATUS_OK) return;
+    forget_error(cudaGraphExecDestroy((cudaGraphExec_t)graph));
+    leave_device(&guard);
+}
+
 static void free_cuda(spops_context *ctx, void *ptr, size_t bytes)
 {
     device_guard guard;
@@ -356,6 +406,8 @@ ON_DEVICE(download_cuda, download_here, (spops_context *ctx, void *dst, const vo
 ON_DEVICE(copy_cuda, copy_here, (spops_context *ctx, void *dst, const void *src, size_t bytes), (ctx, dst, src, bytes))
 ON_DEVICE(fill_zero_cuda, fill_zero_here, (spops_context *ctx, void *dst, size_t bytes), (ctx, dst, bytes))
 ON_DEVICE(wait_cuda, wait_here, (spops_context *ctx), (ctx))
+ON_DEVICE(capture_cuda, capture_here, (spops_context *ctx, spops_status (*enqueue)(void *user), void *user, void **graph), (ctx, enqueue, user, graph))
+ON_DEVICE(launch_graph_cuda, launch_graph_here, (spops_context *ctx, void *graph), (ctx, graph))
 // clang-format on
 
 // The slots: launchers with the context's device current, each a range in a profiler's timeline.
@@ -403,6 +455,9 @@ static const spops_backend backend_cuda = {
     .fill_zero = fill_zero_cuda,
     .wait = wait_cuda,
     .is_capturing = is_capturing_cuda,
+    .capture = capture_cuda,
+    .launch_graph = launch_graph_cuda,
+    .destroy_graph = destroy_graph_cuda,
 
 #define FILL_CPU(name, function)
 #define FILL_CUDA(name, function)                    .name = function,

@@ -33,6 +33,12 @@ typedef struct spops_backend {
     spops_status (*fill_zero)(spops_context *ctx, void *dst, size_t bytes);             // enqueues
     spops_status (*wait)(spops_context *ctx);
     bool (*is_capturing)(spops_context *ctx);
+    // What `enqueue` enqueues on ctx's stream, as one graph, which launch_graph enqueues there. NULL, all
+    // three: the backend has none. ctx's stream is not being captured.
+    spops_status (*capture)(spops_context *ctx, spops_status (*enqueue)(void *user), void *user,
+                            void **graph);
+    spops_status (*launch_graph)(spops_context *ctx, void *graph);
+    void (*destroy_graph)(spops_context *ctx, void *graph);
 
 #define SPOPS_SLOT(name, type, where)       spops_status (*name)(spops_context *, const struct type *);
 #define SPOPS_SLOT_BYTES(name, type, where) size_t (*name)(spops_context *, const struct type *);
