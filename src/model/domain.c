@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Graphs of this library's operators: every node is a row of the list, called by way of spops/call.h. The
-// file gives the dtype and the shape of every tensor, and the description of every plan, whose block the
-// model owns.
+// Graphs of this library's operators: every node is a row of the list, called by way of spops/call.h, as
+// ONNX Runtime runs them (docs/onnx.md). The file gives the dtype and the shape of every tensor, and the
+// description of every plan, whose block the model owns.
 #include <inttypes.h>
 #include <string.h>
 
 #include "core/status.h"
 #include "model/model.h"
 
-enum { MAX_ARGUMENTS = 48, MAX_VALUES = 128 };
+enum {
+    MAX_ARGUMENTS = 48,
+    MAX_VALUES = 128,
+    MAX_PLANS = 56 // a context keeps 64 handles on blocks
+};
 
 // The arguments of a node, as spops_call takes them.
 struct spops_model_call {
@@ -17,7 +21,9 @@ struct spops_model_call {
     spops_tensor tensors[MAX_VALUES];
     int64_t lengths[MAX_VALUES];   // of lists
     int32_t owners[MAX_ARGUMENTS]; // tensor i is that of this value
-    int32_t num_arguments, num_tensors;
+    int32_t num_arguments;
+    // Outputs that a call may leave parts of alone: what they begin with; -1: zeros.
+    int32_t num_begun, begun[MAX_ARGUMENTS], begins[MAX_ARGUMENTS];
 };
 
 #define REFUSE(m, node, ...) spops_model_refuse((m), SPOPS_STATUS_CORRUPT_DATA, (node), __VA_ARGS__)
@@ -173,12 +179,20 @@ static spops_status put_attribute(spops_model *m, int32_t node,
         if (copy == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
         memcpy(copy, a->ints, (size_t)a->num_ints * sizeof *copy);
         set_list(c, at, copy, a->num_ints, 0);
-    } else if (argument->kind == SPOPS_ARGUMENT_FLOATS && a->num_floats > 0) {
-        double *copy = spops_model_memory(m, (size_t)a->num_floats * sizeof *copy);
+    } else if (argument->kind == SPOPS_ARGUMENT_FLOATS &&
+               a->num_floats + (int32_t)spops_span_bytes(a->doubles) > 0) {
+        const size_t bytes = spops_span_bytes(a->doubles);
+        const int32_t num = bytes > 0 ? (int32_t)(bytes / sizeof(double)) : a->num_floats;
+        double *copy = spops_model_memory(m, (size_t)num * sizeof *copy);
         if (copy == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-        for (int32_t i = 0; i < a->num_floats; ++i)
+        if (bytes > 0) memcpy(copy, a->doubles.at, bytes);
+        for (int32_t i = 0; i < num && bytes == 0; ++i)
             copy[i] = (double)a->floats[i];
-        set_list(c, at, copy, a->num_floats, 2);
+        set_list(c, at, copy, num, 2);
+    } else if (argument->kind == SPOPS_ARGUMENT_FLOAT &&
+               spops_span_bytes(a->doubles) == sizeof(double)) {
+        value->type = SPOPS_VALUE_FLOAT;
+        memcpy(&value->v.f, a->doubles.at, sizeof(double));
     } else if (a->has_s && spops_span_bytes(a->s) <= SPOPS_ONNX_MAX_NAME_BYTES) {
         value->type = SPOPS_VALUE_STRING;
         value->v.s = spops_model_text(m, a->s);
@@ -189,27 +203,36 @@ static spops_status put_attribute(spops_model *m, int32_t node,
     } else if (a->has_f) {
         value->type = SPOPS_VALUE_FLOAT;
         value->v.f = (double)a->f;
-    } else if (a->num_ints + a->num_floats > 0 || argument->kind == SPOPS_ARGUMENT_INT ||
-               argument->kind == SPOPS_ARGUMENT_ENUM) {
+    } else if (argument->kind != SPOPS_ARGUMENT_INTS && argument->kind != SPOPS_ARGUMENT_FLOATS) {
         return REFUSE(m, node, "attribute %s is of another type; byte %zu", argument->name,
                       a->offset);
     }
     return SPOPS_STATUS_OK;
 }
 
-// The description of the plan that a node makes.
-static spops_status read_description(spops_model *m, int32_t node, int32_t value)
+// Whether a name of the file is argument->name and an ending.
+static bool is_field(spops_span name, const spops_operator_argument *argument, const char *ending)
 {
-    const spops_onnx_attribute *a =
-        spops_onnx_find_attribute(&m->onnx->nodes[node], "_description");
+    const size_t n = strlen(argument->name), all = spops_span_bytes(name);
+    return all == n + strlen(ending) && memcmp(name.at, argument->name, n) == 0 &&
+           memcmp(name.at + n, ending, all - n) == 0;
+}
+
+// The description of the plan that a node makes: its attribute NAME_ints.
+static spops_status read_description(spops_model *m, int32_t node,
+                                     const spops_operator_argument *argument, int32_t value)
+{
+    const spops_onnx_node *n = &m->onnx->nodes[node];
+    const spops_onnx_attribute *a = NULL;
     spops_model_value *v = spops_model_value_at(m, value);
     size_t bytes = 0;
 
+    for (int32_t i = 0; i < n->num_attributes && a == NULL; ++i)
+        if (is_field(n->attributes[i].name, argument, "_ints")) a = &n->attributes[i];
     if (a == NULL || a->num_ints < 2 || a->num_ints > 4096)
         return REFUSE(m, node,
-                      "it makes a plan, and _description has %" PRId32
-                      " integers, expected 2 to 4096",
-                      a == NULL ? 0 : a->num_ints);
+                      "it makes a plan, and %s_ints has %" PRId32 " integers, expected 2 to 4096",
+                      argument->name, a == NULL ? 0 : a->num_ints);
     SPOPS_TRY(spops_model_at_node(m, node,
                                   spops_plan_measure(m->ctx, a->ints, a->num_ints, &bytes, NULL)));
     int64_t *copy = spops_model_memory(m, (size_t)a->num_ints * sizeof *copy);
@@ -218,6 +241,9 @@ static spops_status read_description(spops_model *m, int32_t node, int32_t value
     v->description = copy;
     v->num_description = a->num_ints;
     v->is_plan = true;
+    if (++m->num_plans > MAX_PLANS)
+        return spops_model_refuse(m, SPOPS_STATUS_NOT_SUPPORTED, node,
+                                  "it makes plan %d, at most %d", (int)m->num_plans, MAX_PLANS);
     v->dtype = SPOPS_DTYPE_I32;
     v->num_dims = 1;
     v->shape[0] = (int64_t)((bytes + 3) / 4);
@@ -260,7 +286,7 @@ static spops_status read_argument(spops_model *m, int32_t node, spops_model_step
         if (t == NULL) t = spops_onnx_find_tensor(onnx->outputs, onnx->num_outputs, name);
     }
     SPOPS_TRY(add_tensor(m, node, name, t, value));
-    return is_plan ? read_description(m, node, *value) : SPOPS_STATUS_OK;
+    return is_plan ? read_description(m, node, argument, *value) : SPOPS_STATUS_OK;
 }
 
 // Value i of the call: a tensor, whose memory comes later.
@@ -281,20 +307,62 @@ static void put_tensor(spops_model *m, struct spops_model_call *c, int32_t i, in
     c->values[i].v.p = &c->tensors[i];
 }
 
+// What the row says where the node says nothing; of lists: none.
+static void put_default(const spops_operator_argument *argument, spops_value *value)
+{
+    if (argument->kind == SPOPS_ARGUMENT_INTS || argument->kind == SPOPS_ARGUMENT_FLOATS) return;
+    value->type = argument->kind == SPOPS_ARGUMENT_FLOAT ? SPOPS_VALUE_FLOAT : SPOPS_VALUE_INT;
+    if (argument->kind == SPOPS_ARGUMENT_FLOAT)
+        value->v.f = argument->float_default;
+    else
+        value->v.i = argument->int_default;
+}
+
 static spops_status check_attributes(spops_model *m, int32_t node, const spops_operator *op)
 {
     const spops_onnx_node *n = &m->onnx->nodes[node];
     for (int32_t i = 0; i < n->num_attributes; ++i) {
         const spops_onnx_attribute *a = &n->attributes[i];
-        bool known = spops_span_is(a->name, "_description");
-        for (int32_t k = 0; k < op->num_attributes && !known; ++k)
-            known =
-                spops_span_is(a->name, op->arguments[op->num_inputs + op->num_outputs + k]->name);
+        bool known = spops_span_is(a->name, "output_dtype"); // the shape's type says it too
+        for (int32_t k = 0; k < op->num_inputs + op->num_outputs + op->num_attributes && !known;
+             ++k)
+            known = k < op->num_inputs + op->num_outputs
+                        ? op->arguments[k]->kind == SPOPS_ARGUMENT_PLAN &&
+                              is_field(a->name, op->arguments[k], "_ints")
+                        : spops_span_is(a->name, op->arguments[k]->name);
         if (!known)
             return REFUSE(m, node, "it has no attribute '%.*s'; byte %zu",
                           (int)spops_span_bytes(a->name), (const char *)a->name.at, a->offset);
     }
     return SPOPS_STATUS_OK;
+}
+
+// Inputs after those of the row: what outputs begin with that a call may leave parts of alone.
+static spops_status read_begins(spops_model *m, int32_t node, spops_model_step *s)
+{
+    const spops_onnx_node *n = &m->onnx->nodes[node];
+    const spops_operator *op = s->called;
+    struct spops_model_call *c = s->call;
+    int32_t at = op->num_inputs;
+
+    for (int32_t i = op->num_inputs; i < c->num_arguments; ++i) {
+        if (!op->arguments[i]->is_updated) continue;
+        const bool given = at < n->num_inputs && spops_span_bytes(n->inputs[at]) > 0;
+        const int32_t from = given ? spops_model_find_value(m, n->inputs[at]) : -1;
+        ++at;
+        if (c->owners[i] < 0) continue;
+        if (given && (from < 0 || tensor_bytes(spops_model_value_at(m, from)) !=
+                                      tensor_bytes(spops_model_value_at(m, c->owners[i]))))
+            return REFUSE(m, node, "what %s begins with is no tensor of its size",
+                          op->arguments[i]->name);
+        c->begun[c->num_begun] = c->owners[i];
+        c->begins[c->num_begun++] = from;
+        if (from >= 0) s->used[s->num_used++] = from;
+    }
+    return n->num_inputs <= at
+               ? SPOPS_STATUS_OK
+               : REFUSE(m, node, "it has %" PRId32 " inputs, expected at most %" PRId32,
+                        n->num_inputs, at);
 }
 
 static spops_status read_call(spops_model *m, int32_t node, spops_model_step *s)
@@ -304,7 +372,7 @@ static spops_status read_call(spops_model *m, int32_t node, spops_model_step *s)
     struct spops_model_call *c = spops_model_memory(m, sizeof *c);
     int32_t value = -1, at;
 
-    s->used = c == NULL ? NULL : spops_model_memory(m, (size_t)num * sizeof *s->used);
+    s->used = c == NULL ? NULL : spops_model_memory(m, 2 * (size_t)num * sizeof *s->used);
     if (s->used == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
     s->call = c;
     c->num_arguments = num;
@@ -315,6 +383,7 @@ static spops_status read_call(spops_model *m, int32_t node, spops_model_step *s)
         s->used[s->num_used++] = value;
         put_tensor(m, c, i, value);
     }
+    SPOPS_TRY(read_begins(m, node, s));
     at = num;
     for (int32_t i = 0; i < num; ++i) {
         if (op->arguments[i]->kind != SPOPS_ARGUMENT_PLAN) continue;
@@ -329,9 +398,31 @@ static spops_status read_call(spops_model *m, int32_t node, spops_model_step *s)
         const spops_operator_argument *argument = op->arguments[num + k];
         const spops_onnx_attribute *a =
             spops_onnx_find_attribute(&m->onnx->nodes[node], argument->name);
+        put_default(argument, &c->values[at]);
         if (a != NULL) SPOPS_TRY(put_attribute(m, node, argument, a, c, at));
     }
     c->num_values = at + (op->num_optional > 0); // `present` is NONE: absent ones have a value
+    return SPOPS_STATUS_OK;
+}
+
+// Another name of a tensor.
+static spops_status read_identity(spops_model *m, int32_t node)
+{
+    const spops_onnx_node *n = &m->onnx->nodes[node];
+    const int32_t x = n->num_inputs == 1 ? spops_model_find_value(m, n->inputs[0]) : -1;
+
+    if (x < 0 || n->num_outputs != 1 || spops_model_find_value(m, n->outputs[0]) >= 0)
+        return REFUSE(m, node, "its input is no tensor before it, or its output is there already");
+    spops_model_value v = *spops_model_value_at(m, x);
+    if (v.is_input || spops_span_bytes(v.init) > 0)
+        return spops_model_refuse(m, SPOPS_STATUS_NOT_SUPPORTED, node,
+                                  "its input is that of no node");
+    v.name = spops_model_text(m, n->outputs[0]);
+    v.parent = x;
+    v.is_output = false;
+    spops_model_value *added = v.name == NULL ? NULL : spops_model_add(m, &m->values, sizeof v);
+    if (added == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
+    *added = v;
     return SPOPS_STATUS_OK;
 }
 
@@ -342,17 +433,17 @@ static spops_status read_node(spops_model *m, int32_t node)
     spops_model_step s = {.kind = SPOPS_MODEL_CALL, .x = -1, .residual = -1, .out = -1, .map = -1};
 
     if (op == NULL || name == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
+    if (spops_span_bytes(n->domain) == 0 && strcmp(op, "Identity") == 0)
+        return read_identity(m, node);
     if (!spops_span_is(n->domain, "spops"))
         return spops_model_refuse(m, SPOPS_STATUS_NOT_SUPPORTED, node,
                                   "it is not of the domain spops, as other nodes are");
     s.called = spops_operator_find(op);
     if (s.called == NULL)
         return spops_model_refuse(m, SPOPS_STATUS_NOT_SUPPORTED, node, "there is no such operator");
-    if (n->num_inputs > s.called->num_inputs || n->num_outputs > s.called->num_outputs)
-        return REFUSE(m, node,
-                      "it has %" PRId32 " inputs and %" PRId32 " outputs, expected at most "
-                      "%" PRId32 " and %" PRId32,
-                      n->num_inputs, n->num_outputs, s.called->num_inputs, s.called->num_outputs);
+    if (n->num_outputs > s.called->num_outputs)
+        return REFUSE(m, node, "it has %" PRId32 " outputs, expected at most %" PRId32,
+                      n->num_outputs, s.called->num_outputs);
     s.name = name;
     s.op = s.called->name;
     s.node = node;
@@ -373,6 +464,7 @@ spops_status spops_model_read_domain(spops_model *m)
     SPOPS_TRY(read_inputs(m));
     for (int32_t i = 0; i < m->onnx->num_nodes; ++i)
         SPOPS_TRY(read_node(m, i));
+    m->num_plans = 0; // none is updated but by its node
     return read_outputs(m);
 }
 
@@ -399,6 +491,15 @@ spops_status spops_model_prepare_call(spops_model *m, spops_model_step *s)
 
 spops_status spops_model_run_call(const spops_model *m, const spops_model_step *s)
 {
-    bind(m, s->call);
+    const struct spops_backend *backend = m->ctx->backend;
+    struct spops_model_call *c = s->call;
+    bind(m, c);
+    for (int32_t i = 0; i < c->num_begun; ++i) {
+        const spops_model_value *to = spops_model_value_at(m, c->begun[i]);
+        SPOPS_TRY(c->begins[i] < 0
+                      ? backend->fill_zero(m->ctx, to->data, to->bytes)
+                      : backend->copy(m->ctx, to->data, spops_model_value_at(m, c->begins[i])->data,
+                                      to->bytes));
+    }
     return spops_call(m->ctx, s->called, s->call->values, s->call->num_values, &s->call->ret);
 }

@@ -385,6 +385,12 @@ static void find_lives(const spops_model *m)
         for (int32_t k = 0; k < s->num_used; ++k)
             use_value(m, s->used[k], i);
     }
+    for (int32_t i = 0; i < m->values.num; ++i) { // ctx keeps handles by the addresses of blocks
+        spops_model_value *v = spops_model_value_at(m, i);
+        if (!v->is_plan || v->first < 0) continue;
+        v->first = 0;
+        v->last = m->steps.num;
+    }
 }
 
 static bool is_feature(const spops_model_value *v)

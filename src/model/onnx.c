@@ -114,6 +114,66 @@ static spops_status read_name(const reader *r, const spops_wire_field *field, co
     return SPOPS_STATUS_OK;
 }
 
+// ---- Tensors ---------------------------------------------------------------------------------------
+
+static spops_status put_dim(const reader *r, const uint8_t *at, spops_onnx_tensor *t, int64_t dim)
+{
+    if (t->num_dims >= SPOPS_ONNX_MAX_DIMS)
+        return damaged(r, at, "shape", "more than 8 dimensions");
+    t->dims[t->num_dims++] = dim;
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status read_dims(const reader *r, const spops_wire_field *field, spops_onnx_tensor *t)
+{
+    spops_span rest = field->bytes;
+    uint64_t value;
+    if (field->type == SPOPS_WIRE_VARINT) return put_dim(r, field->at, t, (int64_t)field->value);
+    SPOPS_TRY(need(r, field, SPOPS_WIRE_BYTES, "dims of a tensor"));
+    while (rest.at < rest.end) {
+        if (!spops_wire_varint(&rest, &value))
+            return damaged(r, rest.at, "dims of a tensor", "a number that does not end");
+        SPOPS_TRY(put_dim(r, field->at, t, (int64_t)value));
+    }
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status parse_tensor(reader *r, const spops_wire_field *whole, spops_onnx_tensor *t)
+{
+    spops_span message = whole->bytes;
+    spops_wire_field f;
+    bool more;
+
+    *t = (spops_onnx_tensor){.offset = (size_t)(whole->at - r->base), .has_shape = true};
+    t->name = t->data = (spops_span){whole->at, whole->at};
+    for (;;) {
+        SPOPS_TRY(next(r, &message, &f, "initializer", &more));
+        if (!more) return SPOPS_STATUS_OK;
+        switch (f.number) {
+        case 1: SPOPS_TRY(read_dims(r, &f, t)); break;
+        case 2:
+            SPOPS_TRY(need(r, &f, SPOPS_WIRE_VARINT, "data_type of an initializer"));
+            t->type = f.value > 1000 ? 1000 : (int32_t)f.value;
+            break;
+        case 4: // floats and doubles, packed, lie as raw data does
+        case 9: // raw_data
+        case 10:
+            SPOPS_TRY(need(r, &f, SPOPS_WIRE_BYTES, "data of an initializer"));
+            t->data = f.bytes;
+            break;
+        case 5:
+        case 7:
+        case 11: return damaged(r, f.at, "initializer", "data as varints, expected raw_data");
+        case 8: SPOPS_TRY(read_name(r, &f, "name of an initializer", &t->name)); break;
+        case 13:
+        case 14:
+            if (f.type == SPOPS_WIRE_VARINT && f.value == 0) break;
+            return damaged(r, f.at, "initializer", "data in another file, expected raw_data");
+        default: break;
+        }
+    }
+}
+
 // ---- Attributes -----------------------------------------------------------------------------------
 
 // Numbers, packed or one by one.
@@ -150,6 +210,19 @@ static spops_status read_floats(reader *r, const spops_wire_field *field)
     return SPOPS_STATUS_OK;
 }
 
+// A tensor as an attribute: f64, since ONNX's own floats have 32 bits.
+static spops_status read_doubles(reader *r, const spops_wire_field *field, spops_span *doubles)
+{
+    spops_onnx_tensor t;
+    SPOPS_TRY(need(r, field, SPOPS_WIRE_BYTES, "t of an attribute"));
+    SPOPS_TRY(parse_tensor(r, field, &t));
+    if (t.type != SPOPS_ONNX_DOUBLE || spops_span_bytes(t.data) % sizeof(double) != 0 ||
+        spops_span_bytes(t.data) == 0 || spops_span_bytes(t.data) > 4096)
+        return damaged(r, field->at, "t of an attribute", "no tensor of 1 to 512 f64");
+    *doubles = t.data;
+    return SPOPS_STATUS_OK;
+}
+
 static spops_status read_attribute(reader *r, const spops_wire_field *whole)
 {
     spops_onnx_attribute a = {.offset = (size_t)(whole->at - r->base)};
@@ -159,6 +232,7 @@ static spops_status read_attribute(reader *r, const spops_wire_field *whole)
     uint32_t bits;
     bool more;
 
+    a.doubles = (spops_span){whole->at, whole->at};
     a.ints = (const int64_t *)end_of(r, INTS);
     a.floats = (const float *)end_of(r, FLOATS);
     for (;;) {
@@ -182,6 +256,7 @@ static spops_status read_attribute(reader *r, const spops_wire_field *whole)
             a.has_s = true;
             a.s = f.bytes;
             break;
+        case 5: SPOPS_TRY(read_doubles(r, &f, &a.doubles)); break;
         case 7: SPOPS_TRY(read_floats(r, &f)); break;
         case 8: SPOPS_TRY(read_ints(r, &f)); break;
         case 6:
@@ -250,64 +325,12 @@ static spops_status read_node(reader *r, const spops_wire_field *whole)
     return put(r, NODES, whole->at, &n);
 }
 
-// ---- Tensors and values ---------------------------------------------------------------------------
-
-static spops_status put_dim(const reader *r, const uint8_t *at, spops_onnx_tensor *t, int64_t dim)
-{
-    if (t->num_dims >= SPOPS_ONNX_MAX_DIMS)
-        return damaged(r, at, "shape", "more than 8 dimensions");
-    t->dims[t->num_dims++] = dim;
-    return SPOPS_STATUS_OK;
-}
-
-static spops_status read_dims(const reader *r, const spops_wire_field *field, spops_onnx_tensor *t)
-{
-    spops_span rest = field->bytes;
-    uint64_t value;
-    if (field->type == SPOPS_WIRE_VARINT) return put_dim(r, field->at, t, (int64_t)field->value);
-    SPOPS_TRY(need(r, field, SPOPS_WIRE_BYTES, "dims of a tensor"));
-    while (rest.at < rest.end) {
-        if (!spops_wire_varint(&rest, &value))
-            return damaged(r, rest.at, "dims of a tensor", "a number that does not end");
-        SPOPS_TRY(put_dim(r, field->at, t, (int64_t)value));
-    }
-    return SPOPS_STATUS_OK;
-}
+// ---- Initializers and values ---------------------------------------------------------------------------
 
 static spops_status read_tensor(reader *r, const spops_wire_field *whole)
 {
-    spops_onnx_tensor t = {.offset = (size_t)(whole->at - r->base), .has_shape = true};
-    spops_span message = whole->bytes;
-    spops_wire_field f;
-    bool more;
-
-    t.name = t.data = (spops_span){whole->at, whole->at};
-    for (;;) {
-        SPOPS_TRY(next(r, &message, &f, "initializer", &more));
-        if (!more) break;
-        switch (f.number) {
-        case 1: SPOPS_TRY(read_dims(r, &f, &t)); break;
-        case 2:
-            SPOPS_TRY(need(r, &f, SPOPS_WIRE_VARINT, "data_type of an initializer"));
-            t.type = f.value > 1000 ? 1000 : (int32_t)f.value;
-            break;
-        case 4: // floats and doubles, packed, lie as raw data does
-        case 9: // raw_data
-        case 10:
-            SPOPS_TRY(need(r, &f, SPOPS_WIRE_BYTES, "data of an initializer"));
-            t.data = f.bytes;
-            break;
-        case 5:
-        case 7:
-        case 11: return damaged(r, f.at, "initializer", "data as varints, expected raw_data");
-        case 8: SPOPS_TRY(read_name(r, &f, "name of an initializer", &t.name)); break;
-        case 13:
-        case 14:
-            if (f.type == SPOPS_WIRE_VARINT && f.value == 0) break;
-            return damaged(r, f.at, "initializer", "data in another file, expected raw_data");
-        default: break;
-        }
-    }
+    spops_onnx_tensor t;
+    SPOPS_TRY(parse_tensor(r, whole, &t));
     return put(r, INITIALIZERS, whole->at, &t);
 }
 

@@ -40,6 +40,7 @@ typedef struct spops_onnx_attribute {
     const int64_t *ints;
     const float *floats;
     int32_t num_ints, num_floats;
+    spops_span doubles; // of a tensor attribute of f64; without bytes: there is none
     size_t offset; // in the file, here and below
 } spops_onnx_attribute;
 

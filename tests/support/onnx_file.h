@@ -48,11 +48,11 @@ typedef struct onnx_conv {
     int kernel[3], stride[3], padding[3];
     int in_shape[3], out_shape[3];
     int subm, inverse;
-    int output_bound;            // 0: not written
-    const uint16_t *weight;      // [out][k][k][k][in]
-    const uint16_t *bias;        // NULL: none
-    float input_range;           // with weight_ranges
-    const float *weight_ranges;  // [out]; NULL: not int8
+    int output_bound;           // 0: not written
+    const uint16_t *weight;     // [out][k][k][k][in]
+    const uint16_t *bias;       // NULL: none
+    float input_range;          // with weight_ranges
+    const float *weight_ranges; // [out]; NULL: not int8
 } onnx_conv;
 void onnx_put_conv(onnx_file *f, const onnx_conv *c);
 
