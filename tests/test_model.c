@@ -978,3 +978,668 @@ ParameterizedTest(struct launch_param *p, model, own_operators, .timeout = 120)
     free_own(&g);
     test_close(&d);
 }
+
+// ---- Points, int8, what does not fit --------------------------------------------------------------------
+
+// The points' own means are the rows that the rest runs on: the same bits as from rows.
+ParameterizedTestParameters(model, points)
+{
+    return every_launch();
+}
+ParameterizedTest(struct launch_param *param, model, points, .timeout = 120)
+{
+    static pieces p;
+    static float places[3 * GRID_CELLS][3];
+    static uint16_t features[3 * GRID_CELLS][8];
+    test_rng rng = test_rng_make(77);
+    spops_voxels_options voxels = spops_voxels_options_default();
+    spops_model_options options = spops_model_options_default();
+    spops_model_array in = spops_model_array_default(), a = in, b = in;
+    spops_model_layer first = spops_model_layer_default();
+    spops_coords_info info = spops_coords_info_default();
+    spops_model *of_rows = NULL, *of_points = NULL;
+    int32_t num = 0;
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)param->backend, (test_launch)param->launch)) return;
+    put_pieces(&p, &rng);
+    draw_pieces_frame(&p, 3, &rng);
+    for (int a2 = 0; a2 < 3; ++a2) {
+        voxels.size_m[a2] = 0.5 * (1 + a2);
+        voxels.origin_m[a2] = -1;
+    }
+    voxels.points = SPOPS_VOXEL_POINTS_FIRST;
+    voxels.most_points = 2;
+    options.voxels = &voxels;
+    options.max_points = 3 * GRID_CELLS;
+    test_expect_ok(d.ctx,
+                   spops_model_load(d.ctx, p.file.model.data, p.file.model.num, NULL, &of_rows),
+                   "rows");
+    test_expect_ok(
+        d.ctx, spops_model_load(d.ctx, p.file.model.data, p.file.model.num, &options, &of_points),
+        "points");
+    // Two points of each voxel have the row's features, a third that does not count any, and some lie
+    // outside.
+    for (int turn = 0; turn < 3; ++turn)
+        for (int32_t r = 0; r < p.num; ++r, ++num)
+            for (int c = 0; c < 8; ++c) {
+                if (c < 3)
+                    places[num][c] = (float)((p.rows[r][1 + c] + 0.5) * voxels.size_m[c] - 1);
+                features[num][c] = spops_f16_of_float(c >= 5      ? 0.0f
+                                                      : turn == 2 ? 3.0f
+                                                                  : p.features[r][c]);
+            }
+    places[num - 1][1] = 100;
+    test_expect_ok(d.ctx, spops_model_get_input(d.ctx, of_points, 0, &in), "input");
+    cr_assert(in.points != NULL && in.coords == NULL && in.shape[0] == 3 * GRID_CELLS);
+    upload(&d, in.points, places, sizeof places);
+    upload(&d, in.data, features, sizeof features);
+    upload(&d, in.num_rows, &num, sizeof num);
+    put_pieces_frame(&d, of_rows, &p);
+    test_expect_ok(d.ctx, spops_model_execute(d.ctx, of_points), "execute");
+    test_expect_ok(d.ctx, spops_model_execute(d.ctx, of_rows), "execute");
+    test_expect_ok(d.ctx, spops_model_check_sync(d.ctx, of_points), "check");
+    test_expect_ok(d.ctx, spops_model_get_set_sync(d.ctx, of_points, 0, &info), "set");
+    cr_assert(info.num_rows == p.num && info.num_dropped == 1);
+    test_expect_ok(d.ctx, spops_model_get_layer(d.ctx, of_points, 0, &first), "layer");
+    cr_assert(strcmp(first.op, "voxels") == 0 && first.set == 0);
+    test_expect_ok(d.ctx, spops_model_get_output(d.ctx, of_rows, 1, &a), "output");
+    test_expect_ok(d.ctx, spops_model_get_output(d.ctx, of_points, 1, &b), "output");
+    void *expected = fetch(&d, a.data, 8 * GRID_CELLS * 2),
+         *got = fetch(&d, b.data, 8 * GRID_CELLS * 2);
+    cr_assert(memcmp(expected, got, 8 * GRID_CELLS * 2) == 0);
+    free(expected);
+    free(got);
+    voxels.crop = 1;
+    spops_model *none = of_rows;
+    test_expect(d.ctx,
+                spops_model_load(d.ctx, p.file.model.data, p.file.model.num, &options, &none),
+                SPOPS_STATUS_INVALID_ARGUMENT, "voxels has coords, memory, crop or dims", "crop");
+    cr_assert(none == NULL);
+    spops_model_destroy(of_rows);
+    spops_model_destroy(of_points);
+    onnx_file_free(&p.file);
+    test_close(&d);
+}
+
+// One submanifold layer of int8 with the weights of `c`.
+static void put_int8(onnx_file *f, const ref_conv *c, const float *ranges)
+{
+    const int64_t in_dims[2] = {100, 8};
+    onnx_conv n = {.name = "conv0",
+                   .x = "0",
+                   .out = "1",
+                   .rulebook = "",
+                   .activation = "None",
+                   .in = c->in,
+                   .out_cols = c->out,
+                   .kernel = {3, 3, 3},
+                   .stride = {1, 1, 1},
+                   .padding = {1, 1, 1},
+                   .in_shape = {6, 7, 8},
+                   .out_shape = {6, 7, 8},
+                   .subm = 1,
+                   .weight = c->weight,
+                   .input_range = 2.5f,
+                   .weight_ranges = ranges};
+    onnx_file_begin(f);
+    onnx_put_conv(f, &n);
+    onnx_value(f, 11, "0", ONNX_FLOAT16, 2, in_dims);
+    onnx_value(f, 12, "1", ONNX_FLOAT16, 2, in_dims);
+    onnx_file_end(f);
+}
+
+static void *run_int8(test_device *d, const onnx_file *f, spops_model_int8 int8, const pieces *p)
+{
+    spops_model_options options = spops_model_options_default();
+    spops_model_array out = spops_model_array_default();
+    spops_model_info info = spops_model_info_default();
+    spops_model *model = NULL;
+
+    options.int8 = int8;
+    test_expect_ok(d->ctx, spops_model_load(d->ctx, f->model.data, f->model.num, &options, &model),
+                   "load");
+    test_expect_ok(d->ctx, spops_model_get_info(d->ctx, model, &info), "info");
+    put_pieces_frame(d, model, p);
+    test_expect_ok(d->ctx, spops_model_execute(d->ctx, model), "execute");
+    test_expect_ok(d->ctx, spops_model_get_output(d->ctx, model, 0, &out), "output");
+    void *data = fetch(d, out.data, (size_t)p->num * 16 * 2);
+    spops_model_destroy(model);
+    return data;
+}
+
+ParameterizedTestParameters(model, int8)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *param, model, int8)
+{
+    static pieces p;
+    static ref_conv c, rounded;
+    float ranges[16];
+    test_rng rng = test_rng_make(88);
+    onnx_file file, plain;
+    int64_t changed = 0;
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)param->backend, LAUNCH_STREAM)) return;
+    draw_conv(&c, 8, 16, 3, 1, &rng);
+    rounded = c;
+    for (int o = 0; o < 16; ++o) {
+        ranges[o] =
+            o == 3 ? 0.0f : 0.25f + 0.02f * (float)o; // some weights are clipped; 0: none is
+        for (int k = 0; k < 27 * 8 && o != 3; ++k) {
+            uint16_t *w = &rounded.weight[o * 27 * 8 + k];
+            const float step = ranges[o] / 127;
+            const float q = fminf(127, fmaxf(-127, rintf(spops_float_of_f16(*w) / step)));
+            const uint16_t to = spops_f16_of_float(q * step);
+            changed += to != *w;
+            *w = to;
+        }
+    }
+    cr_assert(changed > 1000);
+    put_int8(&file, &c, ranges);
+    put_int8(&plain, &rounded, NULL);
+    draw_pieces_frame(&p, 3, &rng);
+    void *round = run_int8(&d, &file, SPOPS_MODEL_INT8_ROUND, &p);
+    void *by_hand_rounded = run_int8(&d, &plain, SPOPS_MODEL_INT8_ROUND, &p);
+    cr_assert(memcmp(round, by_hand_rounded, (size_t)p.num * 32) == 0);
+    onnx_file_free(&plain);
+    put_int8(&plain, &c, NULL);
+    void *ignore = run_int8(&d, &file, SPOPS_MODEL_INT8_IGNORE, &p);
+    void *as_is = run_int8(&d, &plain, SPOPS_MODEL_INT8_REFUSE, &p); // none is int8
+    cr_assert(memcmp(ignore, as_is, (size_t)p.num * 32) == 0);
+    cr_assert(memcmp(ignore, round, (size_t)p.num * 32) != 0);
+    spops_model_options options = spops_model_options_default();
+    spops_model *model = NULL;
+    options.int8 = SPOPS_MODEL_INT8_REFUSE;
+    test_expect(d.ctx, spops_model_load(d.ctx, file.model.data, file.model.num, &options, &model),
+                SPOPS_STATUS_NOT_SUPPORTED, "precision is int8, which the options refuse",
+                "refused");
+    free(round);
+    free(by_hand_rounded);
+    free(ignore);
+    free(as_is);
+    onnx_file_free(&file);
+    onnx_file_free(&plain);
+    test_close(&d);
+}
+
+ParameterizedTestParameters(model, says_what_does_not_fit)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *param, model, says_what_does_not_fit)
+{
+    static pieces p;
+    test_rng rng = test_rng_make(99);
+    spops_model_options options = spops_model_options_default();
+    spops_model *model = NULL;
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)param->backend, LAUNCH_STREAM)) return;
+    put_pieces(&p, &rng);
+    options.max_rows = GRID_CELLS;
+    options.max_inner_rows = 20;
+    test_expect_ok(d.ctx,
+                   spops_model_load(d.ctx, p.file.model.data, p.file.model.num, &options, &model),
+                   "load");
+    for (int i = 0; i < 3; ++i) {
+        draw_pieces_frame(&p, i == 1 ? 1 : 200, &rng);
+        put_pieces_frame(&d, model, &p);
+        test_expect_ok(d.ctx, spops_model_execute(d.ctx, model), "execute");
+        if (i != 1)
+            test_expect_ok(d.ctx, spops_model_check_sync(d.ctx, model), "fits");
+        else
+            test_expect(
+                d.ctx, spops_model_check_sync(d.ctx, model), SPOPS_STATUS_CAPACITY_EXCEEDED,
+                "model_check_sync: the output of 'down' has more rows than the 20 that there "
+                "is room for",
+                "too many");
+    }
+    p.num = 3;
+    memset(p.rows, 0, sizeof p.rows);
+    p.rows[1][2] = 7; // outside; the other two are the same
+    put_pieces_frame(&d, model, &p);
+    test_expect_ok(d.ctx, spops_model_execute(d.ctx, model), "execute");
+    test_expect(d.ctx, spops_model_check_sync(d.ctx, model), SPOPS_STATUS_INVALID_ARGUMENT,
+                "1 rows of the input are outside the grid, and 1 are given twice", "rows");
+    p.num = GRID_CELLS + 1;
+    put_pieces_frame(&d, model, &p);
+    test_expect_ok(d.ctx, spops_model_execute(d.ctx, model), "execute");
+    test_expect(d.ctx, spops_model_check_sync(d.ctx, model), SPOPS_STATUS_CAPACITY_EXCEEDED,
+                "the input has more rows than the 336", "input");
+    spops_model_destroy(model);
+    onnx_file_free(&p.file);
+    test_close(&d);
+}
+
+// ---- Memory -----------------------------------------------------------------------------------------------
+
+// What info says is what is taken from the allocator, and the most that ever was.
+ParameterizedTestParameters(model, bytes)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *param, model, bytes)
+{
+    static pieces p;
+    test_rng rng = test_rng_make(101);
+    spops_model_info info = spops_model_info_default();
+    size_t weights = 0, plans = 0;
+    spops_model *model = NULL;
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)param->backend, LAUNCH_STREAM)) return;
+    put_pieces(&p, &rng);
+    const size_t before = d.memory.live_bytes;
+    test_expect_ok(
+        d.ctx, spops_model_load(d.ctx, p.file.model.data, p.file.model.num, NULL, &model), "load");
+    test_expect_ok(d.ctx, spops_model_get_info(d.ctx, model, &info), "info");
+    cr_assert(info.peak_bytes == info.weight_bytes + info.plan_bytes + info.feature_bytes +
+                                     info.input_bytes + info.output_bytes + info.scratch_bytes);
+    const size_t live = d.memory.live_bytes - before;
+    // Handles and names are in the host's memory, which a CPU context takes from the same place.
+    cr_assert(live <= info.peak_bytes + info.scratch_bytes / 2 + 200000 &&
+                  live * 2 > info.peak_bytes,
+              "%zu bytes are alive, info says %zu", live, info.peak_bytes);
+    for (int32_t i = 0; i < info.num_layers; ++i) {
+        spops_model_layer l = spops_model_layer_default();
+        test_expect_ok(d.ctx, spops_model_get_layer(d.ctx, model, i, &l), "layer");
+        weights += l.weight_bytes;
+        plans += l.plan_bytes;
+    }
+    cr_assert(plans == info.plan_bytes && weights <= info.weight_bytes &&
+              weights + 512 * (size_t)info.num_layers > info.weight_bytes);
+    spops_model_destroy(model);
+    onnx_file_free(&p.file);
+    test_close(&d);
+}
+
+// The n-th request for memory is refused, for each n until loading succeeds.
+ParameterizedTestParameters(model, runs_out_of_memory)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *param, model, runs_out_of_memory, .timeout = 120)
+{
+    static pieces p;
+    static own_graph g;
+    test_rng rng = test_rng_make(103);
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)param->backend, LAUNCH_STREAM)) return;
+    put_pieces(&p, &rng);
+    make_own_plans(&d, &g);
+    put_own(&g, &rng, true);
+    for (int which = 0; which < 2; ++which) {
+        const onnx_file *f = which == 0 ? &p.file : &g.file;
+        int64_t refused = 0;
+        for (int64_t nth = 1;; ++nth) {
+            const int64_t live = d.memory.live;
+            spops_context *ctx = test_context(&d, 1);
+            spops_model *model = (spops_model *)16;
+            d.memory.fail_at = d.memory.requests + nth;
+            const spops_status status =
+                spops_model_load(ctx, f->model.data, f->model.num, NULL, &model);
+            const bool is_refused = d.memory.requests >= d.memory.fail_at;
+            d.memory.fail_at = 0;
+            if (status != SPOPS_STATUS_OK) {
+                ++refused;
+                test_expect(ctx, status, SPOPS_STATUS_OUT_OF_MEMORY, " memory", "load");
+                cr_assert(strncmp(spops_last_error(ctx), "model_load", 10) == 0, "%s",
+                          spops_last_error(ctx));
+                cr_assert(model == NULL);
+            }
+            spops_model_destroy(model);
+            spops_context_destroy(ctx);
+            checked_alloc_check(&d.memory, "load");
+            cr_assert(d.memory.live == live, "request %d: %d blocks leaked", (int)nth,
+                      (int)(d.memory.live - live));
+            if (!is_refused) break;
+            if (d.backend == SPOPS_BACKEND_CUDA) nth += 6;
+        }
+        cr_assert(refused > 10);
+    }
+    free_own(&g);
+    onnx_file_free(&p.file);
+    test_close(&d);
+}
+
+// ---- Refusals ---------------------------------------------------------------------------------------------
+
+// An attribute of the layer that is another one, or is not there (num 0, no text).
+typedef struct changed_attribute {
+    const char *name, *text;
+    int num;
+    int64_t values[4];
+    spops_status status;
+    const char *message;
+} changed_attribute;
+
+static const changed_attribute right_attributes[] = {
+    {"ndim", NULL, 1, {3}, 0, NULL},
+    {"input_spatial_shape", NULL, 3, {6, 7, 8}, 0, NULL},
+    {"output_spatial_shape", NULL, 3, {3, 4, 4}, 0, NULL},
+    {"in_channels", NULL, 1, {8}, 0, NULL},
+    {"out_channels", NULL, 1, {16}, 0, NULL},
+    {"kernel_size", NULL, 3, {3, 3, 3}, 0, NULL},
+    {"output_bound", NULL, 1, {500}, 0, NULL},
+    {"stride", NULL, 3, {2, 2, 2}, 0, NULL},
+    {"dilation", NULL, 3, {1, 1, 1}, 0, NULL},
+    {"padding", NULL, 3, {1, 1, 1}, 0, NULL},
+    {"transposed", NULL, 1, {0}, 0, NULL},
+    {"inverse", NULL, 1, {0}, 0, NULL},
+    {"groups", NULL, 1, {1}, 0, NULL},
+    {"subm", NULL, 1, {0}, 0, NULL},
+    {"rulebook", "one", 0, {0}, 0, NULL},
+    {"activation", "ReLU", 0, {0}, 0, NULL},
+    {"precision", "fp16", 0, {0}, 0, NULL}};
+
+#define DAMAGED SPOPS_STATUS_CORRUPT_DATA
+#define UNREAD  SPOPS_STATUS_NOT_SUPPORTED
+static const changed_attribute changes[] = {
+    {"none", NULL, 0, {0}, SPOPS_STATUS_OK, NULL},
+    {"ndim", NULL, 1, {2}, DAMAGED, "ndim is 2, expected 3 to 3"},
+    {"input_spatial_shape",
+     NULL,
+     0,
+     {0},
+     DAMAGED,
+     "input_spatial_shape has 0 integers, expected 1 to 4"},
+    {"input_spatial_shape",
+     NULL,
+     3,
+     {6, 0, 8},
+     DAMAGED,
+     "input_spatial_shape[1] is 0, expected 1 to 16777216"},
+    {"output_spatial_shape",
+     NULL,
+     3,
+     {3, 4, 5},
+     DAMAGED,
+     "output_spatial_shape[2] is 5, expected 4"},
+    {"output_spatial_shape", NULL, 0, {0}, SPOPS_STATUS_OK, NULL},
+    {"in_channels", NULL, 1, {9}, DAMAGED, "in_channels is 9, expected 8 to 8"},
+    {"out_channels", NULL, 1, {15}, DAMAGED, "out_channels is 15, expected 16 to 16"},
+    {"kernel_size", NULL, 2, {3, 3}, DAMAGED, "kernel_size has 2 integers, expected 3"},
+    {"kernel_size", NULL, 3, {3, 8, 3}, DAMAGED, "kernel_size[1] is 8, expected 1 to 7"},
+    {"kernel_size", NULL, 0, {0}, DAMAGED, "it has no kernel_size"},
+    {"kernel_size", NULL, 3, {3, 3, 5}, DAMAGED, "output_spatial_shape[2] is 4, expected 3"},
+    {"output_bound", NULL, 1, {0}, DAMAGED, "output_bound is 0, expected 1 to 2147483646"},
+    {"stride", NULL, 3, {2, 0, 2}, DAMAGED, "stride[1] is 0, expected 1 to 64"},
+    {"dilation", NULL, 3, {9, 1, 1}, DAMAGED, "its kernel is larger than the 6 cells of axis 0"},
+    {"padding", NULL, 3, {1, -1, 1}, DAMAGED, "padding[1] is -1, expected 0 to 64"},
+    {"transposed", NULL, 1, {1}, UNREAD, "transposed is 1 without inverse"},
+    {"inverse",
+     NULL,
+     1,
+     {1},
+     DAMAGED,
+     "inverse is 1, and rulebook 'one' is no convolution that leads to its input"},
+    {"groups", NULL, 1, {2}, UNREAD, "groups is 2, expected 1"},
+    {"subm",
+     NULL,
+     1,
+     {1},
+     DAMAGED,
+     "subm is 1 with stride 2 and size 3, expected stride 1 and an odd size"},
+    {"subm", NULL, 1, {2}, DAMAGED, "subm is 2, expected 0 to 1"},
+    {"subm", "yes", 0, {0}, DAMAGED, "subm has no integer"},
+    {"activation", "LeakyReLU", 0, {0}, UNREAD, "activation is none of None, ReLU, Sigmoid"},
+    {"precision", "int4", 0, {0}, UNREAD, "precision is neither fp16 nor int8"},
+    {"precision",
+     "int8",
+     0,
+     {0},
+     DAMAGED,
+     "precision is int8, and weight_dynamic_ranges has 0 numbers, expected 1 or 16"}};
+
+static void put_changed(onnx_file *f, const changed_attribute *change, const ref_conv *c)
+{
+    const int64_t dims[5] = {16, 3, 3, 3, 8}, in_dims[2] = {100, 8}, scatter[5] = {1, 16, 3, 4, 4};
+    onnx_file_begin(f);
+    onnx_initializer(f, "w", ONNX_FLOAT16, 5, dims, c->weight, 16 * 27 * 8 * 2);
+    onnx_initializer(f, "b", ONNX_FLOAT16, 1, dims, c->bias, 32);
+    onnx_node_begin(f, "SparseConvolution", "conv0", "", (const char *const[]){"0", "w", "b", NULL},
+                    (const char *const[]){"1", NULL});
+    for (size_t i = 0; i < sizeof right_attributes / sizeof *right_attributes; ++i) {
+        const changed_attribute *a = &right_attributes[i];
+        if (strcmp(a->name, change->name) == 0) a = change;
+        if (a->text != NULL) onnx_text(f, a->name, a->text);
+        if (a->num == 1) onnx_int(f, a->name, a->values[0]);
+        if (a->num > 1) onnx_ints(f, a->name, a->num, a->values);
+    }
+    onnx_node_end(f);
+    const char *const x[] = {"1", NULL}, *const y[] = {"2", NULL};
+    onnx_node_begin(f, "ScatterDense", "dense", "", x, y);
+    onnx_ints(f, "output_shape", 5, scatter);
+    onnx_text(f, "format", "zyx");
+    onnx_text(f, "output_layout", "NCHW");
+    onnx_node_end(f);
+    onnx_put_ints(f, "Reshape", "shape0", "2", "3", "dims", 4, (const int64_t[]){1, -1, 4, 4});
+    onnx_put_ints(f, "Transpose", "turn0", "3", "4", "dims", 4, (const int64_t[]){0, 1, 3, 2});
+    onnx_value(f, 11, "0", ONNX_FLOAT16, 2, in_dims);
+    onnx_value(f, 12, "4", ONNX_FLOAT16, 2, in_dims);
+    onnx_file_end(f);
+}
+
+// Bytes of the file that are others, in their first place after `after`: a text, or one byte.
+typedef struct changed_bytes {
+    const char *after, *from, *to;
+    int byte; // from `from` on, before it is changed; -1: a text
+    int value;
+    spops_status status;
+    const char *message;
+} changed_bytes;
+
+static const changed_bytes byte_changes[] = {
+    {"", "SparseConvolution", "SparseConvolutioN", -1, 0, UNREAD,
+     "no node is a SparseConvolution or of the domain spops"},
+    {"", "ScatterDense", "ScatterDensE", -1, 0, UNREAD, "node 1 'dense' (ScatterDensE), byte"},
+    {"ScatterDense", "zyx", "zxy", -1, 0, UNREAD, "format is neither zyx nor xyz"},
+    {"ScatterDense", "NCHW", "NHWC", -1, 0, UNREAD, "output_layout is not NCHW"},
+    {"output_shape", "\x40\x10", "\x40\x11", -1, 0, DAMAGED,
+     "output_shape[1] is 17, expected 16; byte"},
+    {"shape0", "\x40\x04", "\x40\x05", -1, 0, DAMAGED,
+     "dims do not make the 768 elements of its input"},
+    {"turn0", "\x40\x03", "\x40\x02", -1, 0, DAMAGED,
+     "dims[3] is 2, expected each of 0 to 3 once; byte"},
+    {"turn0", "\x40\x03", "\x40\x04", -1, 0, DAMAGED,
+     "dims[2] is 4, expected each of 0 to 3 once; byte"},
+    {"conv0", "kernel_size", "kernel_siz\xff", -1, 0, DAMAGED, "it has no kernel_size"},
+    {"scn", "\x42\x01w", "\x42\x01v", -1, 0, DAMAGED, "its weight 'w' is no initializer"},
+    {"scn",
+     "\x42\x01"
+     "b",
+     "\x42\x01v", -1, 0, DAMAGED, "its bias 'b' is no initializer"},
+    {"scn", "\x10\x0a", "\x10\x01", -1, 0, UNREAD,
+     "its weight is of data_type 1, expected 10 (f16); byte"},
+    {"scn", "\x08\x03", "\x08\x02", -1, 0, DAMAGED,
+     "dimension 1 of its weight is 2, expected 3; byte"},
+    {"scn", "\x08\x10", "\x08\x0f", -1, 0, DAMAGED,
+     "its weight has 6912 bytes, expected 6480; byte"}};
+
+static size_t find_bytes(const onnx_file *f, size_t from, const char *text)
+{
+    const size_t n = strlen(text);
+    for (size_t i = from; i + n <= f->model.num; ++i)
+        if (memcmp(f->model.data + i, text, n) == 0) return i;
+    cr_assert(false, "%s is not in the file", text);
+    return 0;
+}
+
+// A failure names the byte of its node, or of what is wrong; nothing is made, nothing leaks.
+static void expect_refused(test_device *d, const onnx_file *f, spops_status status,
+                           const char *message)
+{
+    spops_model *model = (spops_model *)16;
+    const int64_t live = d->memory.live;
+    const spops_status got = spops_model_load(d->ctx, f->model.data, f->model.num, NULL, &model);
+    if (status == SPOPS_STATUS_OK) {
+        test_expect_ok(d->ctx, got, "right");
+        spops_model_destroy(model);
+        return;
+    }
+    test_expect(d->ctx, got, status, message, "refused");
+    cr_assert(model == NULL && d->memory.live == live, "%s", message);
+}
+
+ParameterizedTestParameters(model, refuses_files)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *param, model, refuses_files)
+{
+    static ref_conv c;
+    test_rng rng = test_rng_make(111);
+    onnx_file f;
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)param->backend, LAUNCH_STREAM)) return;
+    draw_conv(&c, 8, 16, 3, 2, &rng);
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; ++i) {
+        put_changed(&f, &changes[i], &c);
+        expect_refused(&d, &f, changes[i].status, changes[i].message);
+        onnx_file_free(&f);
+    }
+    for (size_t i = 0; i < sizeof byte_changes / sizeof *byte_changes; ++i) {
+        const changed_bytes *b = &byte_changes[i];
+        put_changed(&f, &changes[0], &c);
+        const size_t at = find_bytes(&f, find_bytes(&f, 0, b->after), b->from);
+        memcpy(f.model.data + at, b->to, strlen(b->to));
+        expect_refused(&d, &f, b->status, b->message);
+        onnx_file_free(&f);
+    }
+    test_close(&d);
+}
+
+// A file that ends early is refused wherever it ends, by the byte.
+ParameterizedTestParameters(model, refuses_what_is_cut)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *param, model, refuses_what_is_cut)
+{
+    static ref_conv c;
+    test_rng rng = test_rng_make(112);
+    onnx_file f;
+    int64_t refused = 0;
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)param->backend, LAUNCH_STREAM)) return;
+    draw_conv(&c, 8, 16, 3, 2, &rng);
+    put_changed(&f, &changes[0], &c);
+    const size_t all = f.model.num;
+    for (size_t n = 0; n<all; n += n> 100 && n < all - 1500 ? 97 : 1) {
+        spops_model *model = NULL;
+        uint8_t *copy = malloc(n + 1); // reading past it is seen by tools
+        cr_assert(copy != NULL);
+        memcpy(copy, f.model.data, n);
+        const spops_status status = spops_model_load(d.ctx, copy, n, NULL, &model);
+        free(copy);
+        if (status == SPOPS_STATUS_OK) {
+            cr_assert(n > all - 20, "%zu of %zu bytes are a model", n, all); // without an opset
+            spops_model_destroy(model);
+            continue;
+        }
+        test_expect(d.ctx, status, DAMAGED, "model_load: byte ", "cut");
+        ++refused;
+    }
+    cr_assert(refused > 1000);
+    onnx_file_free(&f);
+    test_close(&d);
+}
+
+ParameterizedTestParameters(model, refuses_own_graphs)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *param, model, refuses_own_graphs)
+{
+    static const changed_bytes own_changes[] = {
+        {"", "kernel_map", "kernel_mao", -1, 0, UNREAD, "node 1 'map' (kernel_mao), byte"},
+        {"", "coords_ints", "coords_intz", -1, 0, DAMAGED,
+         "it makes a plan, and coords_ints has 0 integers, expected 2 to 4096"},
+        {"map_ints", "size", "sizf", -1, 0, DAMAGED, "it has no attribute 'sizf'; byte"},
+        {"size", "map", "may", -1, 0, DAMAGED,
+         "map 'may' is no plan of the graph or of a node before it"},
+        {"layer", "relu", "rely", -1, 0, SPOPS_STATUS_INVALID_ARGUMENT,
+         "byte 397: sparseconv_execute: activation is \"rely\", expected none relu"},
+        {"gate", "spops", "spopz", -1, 0, UNREAD,
+         "it is not of the domain spops, as other nodes are"}};
+    static own_graph g;
+    test_rng rng = test_rng_make(113);
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)param->backend, LAUNCH_STREAM)) return;
+    make_own_plans(&d, &g);
+    for (size_t i = 0; i < sizeof own_changes / sizeof *own_changes; ++i) {
+        const changed_bytes *b = &own_changes[i];
+        put_own(&g, &rng, true);
+        const size_t at = find_bytes(&g.file, find_bytes(&g.file, 0, b->after), b->from);
+        memcpy(g.file.model.data + at, b->to, strlen(b->to));
+        expect_refused(&d, &g.file, b->status, b->message);
+        onnx_file_free(&g.file);
+    }
+    g.ints[0][3] = -5; // a description that no plan has
+    put_own(&g, &rng, true);
+    expect_refused(&d, &g.file, SPOPS_STATUS_INVALID_ARGUMENT, "node 0 'set' (coords), byte");
+    free_own(&g);
+    test_close(&d);
+}
+
+ParameterizedTestParameters(model, refuses_arguments)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *param, model, refuses_arguments)
+{
+    const spops_status invalid = SPOPS_STATUS_INVALID_ARGUMENT;
+    static ref_conv c;
+    test_rng rng = test_rng_make(114);
+    spops_model_options options = spops_model_options_default();
+    spops_model_info info = spops_model_info_default();
+    spops_model_layer l = spops_model_layer_default();
+    spops_model_array a = spops_model_array_default();
+    spops_model *model = NULL;
+    onnx_file f;
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)param->backend, LAUNCH_STREAM)) return;
+    draw_conv(&c, 8, 16, 3, 2, &rng);
+    put_changed(&f, &changes[0], &c);
+    const void *data = f.model.data;
+    const size_t n = f.model.num;
+    spops_context *ctx = d.ctx, *other = test_context(&d, 1);
+    test_expect(ctx, spops_model_load(ctx, NULL, 0, NULL, &model), invalid, "data is NULL", "data");
+    test_expect(ctx, spops_model_load(ctx, data, n, NULL, NULL), invalid, "model is NULL", "model");
+    options.max_rows = -1;
+    test_expect(ctx, spops_model_load(ctx, data, n, &options, &model), invalid,
+                "max_rows is -1, expected 0 to 2147483646", "rows");
+    options.max_rows = 0;
+    options.widen = 2;
+    test_expect(ctx, spops_model_load(ctx, data, n, &options, &model), invalid,
+                "widen is 2, expected 0 or 1", "widen");
+    options.widen = 0;
+    options.int8 = (spops_model_int8)3;
+    test_expect(ctx, spops_model_load(ctx, data, n, &options, &model), invalid,
+                "int8 is 3, expected 0 to 2", "int8");
+    test_expect(ctx, spops_model_load_file(ctx, "/nowhere/at/all.onnx", NULL, &model), invalid,
+                "model_load_file: /nowhere/at/all.onnx cannot be read: ", "no file");
+    test_expect_ok(ctx, spops_model_load(ctx, data, n, NULL, &model), "load");
+    test_expect(ctx, spops_model_get_layer(ctx, model, 99, &l), invalid,
+                "index is 99, expected 0 to", "layer");
+    test_expect(ctx, spops_model_get_input(ctx, model, 1, &a), invalid,
+                "index is 1, expected 0 to 0", "input");
+    test_expect(ctx, spops_model_get_output(ctx, model, -1, &a), invalid, "index is -1", "output");
+    test_expect(ctx, spops_model_get_info(ctx, NULL, &info), invalid, "model is NULL", "info");
+    test_expect(other, spops_model_execute(other, model), invalid,
+                "model was loaded with another context", "another context");
+    test_expect(ctx, spops_model_execute_layer(ctx, model, -1), invalid, "index is -1", "layer");
+    spops_context_destroy(other);
+    spops_model_destroy(model);
+    spops_model_destroy(NULL);
+    onnx_file_free(&f);
+    test_close(&d);
+}

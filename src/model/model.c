@@ -221,6 +221,8 @@ static spops_status load(spops_context *ctx, const char *call, const void *data,
         *model = m;
         return status;
     }
+    if (strncmp(ctx->error, call, strlen(call)) != 0)
+        (void)spops_fail(ctx, status, "%s: %s", call, ctx->error);
     memcpy(line, ctx->error, sizeof line);
     destroy(m);
     memcpy(ctx->error, line, sizeof line);

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // make_seeds DIR RIG_JSON: the fuzzers' seed corpus, from valid plans, into DIR/{ranks,intervals,
-// load,rig,coords,kernel_map,api,cloud}.
+// load,rig,coords,kernel_map,api,cloud,model}.
 #include <errno.h>
 #include <sys/stat.h>
 
 #include "fuzz_map_sets.h"
 #include "tests/support/cloud_cases.h"
+#include "tests/support/onnx_file.h"
 
 static const char *root;
 
@@ -261,6 +262,104 @@ static void put_clouds(void)
     }
 }
 
+// ---- Models -----------------------------------------------------------------------------------------
+
+static const int fine_size[3] = {6, 7, 8}, coarse_size[3] = {3, 4, 4};
+static uint16_t halves[8 * 27 * 8]; // f16 of 0.5 to 0.996, of both signs
+
+static void put_conv(onnx_file *f, const char *name, const char *x, const char *out, int kind,
+                     const float *ranges)
+{
+    const int *in_size = kind == 2 ? coarse_size : fine_size;
+    const int *out_size = kind == 1 ? coarse_size : fine_size, stride = kind == 0 ? 1 : 2;
+    onnx_conv c = {.name = name,
+                   .x = x,
+                   .out = out,
+                   .rulebook = kind == 0 ? "fine" : "down",
+                   .activation = kind == 2 ? "ReLU" : "None",
+                   .in = 8,
+                   .out_cols = 8,
+                   .kernel = {3, 3, 3},
+                   .stride = {stride, stride, stride},
+                   .padding = {1, 1, 1},
+                   .subm = kind == 0,
+                   .inverse = kind == 2,
+                   .output_bound = 40,
+                   .weight = halves,
+                   .bias = kind == 1 ? NULL : halves,
+                   .input_range = 2,
+                   .weight_ranges = ranges};
+    memcpy(c.in_shape, in_size, sizeof c.in_shape);
+    memcpy(c.out_shape, out_size, sizeof c.out_shape);
+    onnx_put_conv(f, &c);
+}
+
+// As libspconv's exporter writes them: 0 down and up again, 1 int8 and a dense output.
+static void put_exported(int which)
+{
+    static const float ranges[8] = {1, 1, 0.5f, 1, 0, 1, 2, 1};
+    const int64_t dims[2] = {100, 8}, turned[5] = {0, 1, 4, 2, 3}, flat[4] = {1, 64, -1, 7};
+    onnx_file f;
+    onnx_file_begin(&f);
+    put_conv(&f, "conv0", "0", "1", 0, which == 1 ? ranges : NULL);
+    if (which == 0) {
+        put_conv(&f, "conv1", "1", "2", 1, NULL);
+        onnx_put_node(&f, "Relu", "relu0", "2", NULL, "3");
+        onnx_put_node(&f, "Add", "add0", "2", "3", "4");
+        put_conv(&f, "conv2", "4", "5", 2, NULL);
+        onnx_put_node(&f, "QuantAdd", "add1", "1", "5", "6");
+    } else {
+        onnx_put_scatter(&f, "scatter0", "1", "2", "xyz", 1, 8, fine_size);
+        onnx_put_ints(&f, "Transpose", "transpose0", "2", "3", "dims", 5, turned);
+        onnx_put_ints(&f, "Reshape", "reshape0", "3", "6", "dims", 4, flat);
+    }
+    onnx_value(&f, 11, "0", ONNX_FLOAT16, 2, dims);
+    onnx_value(&f, 12, "6", ONNX_FLOAT16, 2, dims);
+    onnx_file_end(&f);
+    put_file("model", which == 0 ? "exported" : "exported_int8", f.model.data, f.model.num);
+    onnx_file_free(&f);
+}
+
+// Operators of the library: segments into a capacity, a sum, a norm.
+static void put_own_operators(spops_context *ctx)
+{
+    const int64_t keys[1] = {32}, one[1] = {1}, x[2] = {32, 8}, out[2] = {6, 8};
+    int64_t ints[64];
+    int32_t num = 0;
+    float gamma[8] = {1, 2, 1, 1, 0.5f, 1, 1, 1};
+    spops_segments *segments = NULL;
+    onnx_file f;
+    FUZZ_REQUIRE(spops_segments_reserve(ctx, 6, 32, NULL, &segments) == SPOPS_STATUS_OK &&
+                     spops_plan_describe(ctx, (spops_plan *)segments, ints, 64, &num) ==
+                         SPOPS_STATUS_OK,
+                 "%s", spops_last_error(ctx));
+    spops_segments_destroy(segments);
+    onnx_file_begin(&f);
+    onnx_node_begin(&f, "segments", "plan", "spops",
+                    (const char *const[]){"keys", "", "", "num", NULL},
+                    (const char *const[]){"plan", NULL});
+    onnx_ints(&f, "segments_ints", num, ints);
+    onnx_int(&f, "num_segments", 6);
+    onnx_node_end(&f);
+    onnx_node_begin(&f, "segreduce", "sum", "spops", (const char *const[]){"x", "", "plan", NULL},
+                    (const char *const[]){"y", NULL});
+    onnx_text(&f, "reduce", "mean");
+    onnx_node_end(&f);
+    onnx_node_begin(&f, "rmsnorm", "norm", "spops", (const char *const[]){"y", "gamma", NULL},
+                    (const char *const[]){"z", NULL});
+    onnx_float(&f, "epsilon", 0.5f);
+    onnx_node_end(&f);
+    onnx_initializer(&f, "gamma", ONNX_FLOAT, 1, (const int64_t[]){8}, gamma, sizeof gamma);
+    onnx_value(&f, 11, "keys", ONNX_INT32, 1, keys);
+    onnx_value(&f, 11, "num", ONNX_INT32, 1, one);
+    onnx_value(&f, 11, "x", ONNX_FLOAT, 2, x);
+    onnx_value(&f, 13, "y", ONNX_FLOAT, 2, out);
+    onnx_value(&f, 12, "z", ONNX_FLOAT, 2, out);
+    onnx_file_end(&f);
+    put_file("model", "own_operators", f.model.data, f.model.num);
+    onnx_file_free(&f);
+}
+
 int main(int argc, char **argv)
 {
     fuzz_memory memory;
@@ -283,6 +382,11 @@ int main(int argc, char **argv)
     put_coords();
     put_calls();
     put_clouds();
+    for (size_t i = 0; i < sizeof halves / sizeof *halves; ++i)
+        halves[i] = (uint16_t)((i % 3 == 0 ? 0xb800 : 0x3800) + i * 37 % 1024);
+    put_exported(0);
+    put_exported(1);
+    put_own_operators(ctx);
     fuzz_context_destroy(ctx, &memory);
     put_rigs(argv[2]);
     return 0;
