@@ -41,7 +41,7 @@ typedef struct spops_onnx_attribute {
     const float *floats;
     int32_t num_ints, num_floats;
     spops_span doubles; // of a tensor attribute of f64; without bytes: there is none
-    size_t offset; // in the file, here and below
+    size_t offset;      // in the file, here and below
 } spops_onnx_attribute;
 
 typedef struct spops_onnx_node {

@@ -9,6 +9,7 @@
 #include <math.h>
 
 #include "fuzz.h"
+#include "tests/support/onnx_file.h"
 
 enum {
     NUM_CONTEXTS = 2,
@@ -2126,6 +2127,90 @@ static void call_operator(world *w)
         spops_plan_destroy(ret.v.p);
 }
 
+// ---- Models -------------------------------------------------------------------------------------
+
+// A file of one layer, as exporters write it, or with a byte that is another.
+static void put_layer(world *w, onnx_file *f)
+{
+    const int64_t dims[2] = {10, 8};
+    const int size = 4 + (int)pick(w, 5), stride = 1 + (int)pick(w, 2);
+    const uint16_t *weight = block(w, 8 * 27 * 8 * 2);
+    onnx_conv c = {.name = "conv0", .x = "0", .out = "1", .rulebook = "", .activation = "ReLU"};
+
+    c.in = c.out_cols = 8;
+    c.weight = weight;
+    c.bias = weight;
+    c.subm = stride == 1;
+    c.output_bound = 1 + (int)pick(w, 100);
+    for (int a = 0; a < 3; ++a) {
+        c.kernel[a] = 3;
+        c.stride[a] = stride;
+        c.padding[a] = 1;
+        c.in_shape[a] = size;
+        c.out_shape[a] = (size - 1) / stride + 1;
+    }
+    onnx_file_begin(f);
+    onnx_put_conv(f, &c);
+    onnx_value(f, 11, "0", ONNX_FLOAT16, 2, dims);
+    onnx_value(f, 12, "1", ONNX_FLOAT16, 2, dims);
+    onnx_file_end(f);
+    if (rarely(w))
+        f->model.data[(pick(w, 256) * 256 + pick(w, 256)) % f->model.num] = (uint8_t)pick(w, 256);
+}
+
+static void use_model(world *w, spops_model *model)
+{
+    spops_model_info info = spops_model_info_default();
+    spops_model_layer layer = spops_model_layer_default();
+    spops_model_array array = spops_model_array_default();
+    spops_coords_info set = spops_coords_info_default();
+    const int32_t index = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 4);
+
+    (void)CALL(w, spops_model_get_info(w->ctx, model, &info));
+    (void)CALL(w, spops_model_get_layer(w->ctx, model, index, &layer));
+    (void)CALL(w, spops_model_get_output(w->ctx, model, index, &array));
+    if (CALL(w, spops_model_get_input(w->ctx, model, 0, &array)) && array.coords != NULL) {
+        *array.num_rows = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 3);
+        array.coords[1] = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 4);
+    }
+    if (rarely(w))
+        (void)CALL(w, spops_model_execute_layer(w->ctx, model, index));
+    else
+        (void)CALL(w, spops_model_execute(w->ctx, model));
+    (void)CALL(w, spops_model_get_set_sync(w->ctx, model, index, &set));
+    (void)CALL(w, spops_model_check_sync(w->ctx, model));
+}
+
+static void load_model(world *w)
+{
+    spops_model_options o = spops_model_options_default();
+    spops_voxels_options voxels = spops_voxels_options_default();
+    spops_model *model = NULL;
+    onnx_file f;
+
+    put_layer(w, &f);
+    o.max_rows = count_of(w, pick(w, 20));
+    o.max_points = count_of(w, pick(w, 20));
+    o.max_inner_rows = count_of(w, pick(w, 20));
+    o.num_batches = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 3);
+    o.widen = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 2);
+    o.int8 = (spops_model_int8)(rarely(w) ? hostile_i32(w) : 0);
+    o.no_graph = (int32_t)pick(w, 2);
+    spoil_size(w, &o.struct_size);
+    for (int a = 0; a < 3; ++a)
+        voxels.size_m[a] = hostile_f64(w, 0.5);
+    voxels.crop = rarely(w);
+    if (pick(w, 3) == 1) o.voxels = &voxels;
+    const int ok = rarely(w)
+                       ? CALL(w, spops_model_load_file(w->ctx, "no such file", &o, &model))
+                       : CALL(w, spops_model_load(w->ctx, f.model.data, f.model.num, &o, &model));
+    FUZZ_REQUIRE(ok == (model != NULL), "model_load");
+    if (ok) use_model(w, model);
+    if (rarely(w)) use_model(w, NULL);
+    spops_model_destroy(model);
+    onnx_file_free(&f);
+}
+
 // ---- The table ----------------------------------------------------------------------------------
 
 static void (*const calls[])(world *w) = {
@@ -2138,7 +2223,7 @@ static void (*const calls[])(world *w) = {
     make_nearest,       make_pointconv,   convolve_points, make_point_level, make_interpolation,
     make_point_pyramid, make_patches,     attend,          make_buckets,     pool_buckets,
     multiply_rows,      convert_rows,     call_operator,   call_operator,    normalise_samples,
-    activate,
+    activate,           load_model,
 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
