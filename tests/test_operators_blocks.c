@@ -461,3 +461,60 @@ Test(operators_blocks, many_kept)
     check_kept(SPOPS_BACKEND_CPU);
     check_kept(SPOPS_BACKEND_CUDA);
 }
+
+// A handle that has served one block and serves another of its description has the layout of a new one,
+// also where the first was filled with outputs of a convolution, which keep no rows of items.
+static void check_served_again(spops_backend_kind backend)
+{
+    enum { FULL = 64, LATER = 8 };
+    spops_kernel_shape kernel = spops_kernel_shape_default();
+    plan_block set, first, second, others[FULL - 1];
+    spops_plan *lent, *fresh = NULL;
+    test_device d;
+
+    if (!test_open(&d, backend, LAUNCH_DEFAULT)) return;
+    kernel.dims = 1;
+    kernel.size[0] = kernel.stride[0] = 2;
+    kernel.dilation[0] = 1;
+    make_block(&d, NUM_ROWS, NULL, &set);
+    fill_set(&d, &set, 0);
+    for (int i = 0; i < FULL - 1; ++i)
+        make_block(&d, NUM_ROWS + 2 + i, NULL, &others[i]);
+    make_block(&d, NUM_ROWS + 1, NULL, &first);
+    make_block(&d, NUM_ROWS + 1, NULL, &second);
+    for (int i = 0; i < FULL + LATER;
+         ++i) { // the first is the last that there is room for, then used no more
+        const plan_block *b = i == FULL - 1 ? &first : &others[i % (FULL - 1)];
+        const spops_plan_value value = {"kept", b->ints, (int32_t)b->num_ints[0], b->memory,
+                                        (size_t)b->shape[0]};
+        test_expect_ok(d.ctx, spops_plan_lend(d.ctx, "keep", &value, &lent), "as a call does");
+        if (i == FULL - 1)
+            test_expect_ok(d.ctx,
+                           spops_coords_update_downsampled(d.ctx, (spops_coords *)lent,
+                                                           (const spops_coords *)set.plan, &kernel),
+                           "outputs of a convolution");
+    }
+    const spops_plan_value value = {"again", second.ints, (int32_t)second.num_ints[0],
+                                    second.memory, (size_t)second.shape[0]};
+    test_expect_ok(d.ctx, spops_plan_lend(d.ctx, "keep", &value, &lent), "again");
+    test_expect_ok(d.ctx,
+                   spops_plan_attach(d.ctx, second.ints, (int32_t)second.num_ints[0], second.memory,
+                                     (size_t)second.shape[0], NULL, 0, &fresh),
+                   "a new handle");
+    cr_expect_eq(lent->array_bytes, fresh->array_bytes, "%zu bytes of arrays, and %zu of a new one",
+                 lent->array_bytes, fresh->array_bytes);
+    test_wait(&d);
+    spops_plan_destroy(fresh);
+    free_block(&d, &second);
+    free_block(&d, &first);
+    for (int i = 0; i < FULL - 1; ++i)
+        free_block(&d, &others[i]);
+    free_block(&d, &set);
+    test_close(&d);
+}
+
+Test(operators_blocks, served_again)
+{
+    check_served_again(SPOPS_BACKEND_CPU);
+    check_served_again(SPOPS_BACKEND_CUDA);
+}

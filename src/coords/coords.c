@@ -179,7 +179,11 @@ static void carve_coords(spops_plan *plan, spops_carver *c)
     a->rows = spops_carve(c, a->max_rows, a->layout.dims + 1, sizeof *a->rows);
     a->keys = spops_carve(c, a->max_rows, 1, sizeof *a->keys);
     a->row_item = spops_carve(c, a->max_rows, 1, sizeof *a->row_item);
-    a->item_row = s->has_item_row ? spops_carve(c, a->max_items, 1, sizeof *a->item_row) : NULL;
+    a->item_row = s->keeps_item_row ? spops_carve(c, a->max_items, 1, sizeof *a->item_row) : NULL;
+    if (c->base != NULL) { // a block that this handle has not filled
+        s->has_item_row = s->keeps_item_row;
+        s->last_items = a->max_items;
+    }
     a->index = spops_carve(c, 1, 1, a->index_bytes);
 }
 
@@ -242,7 +246,7 @@ static spops_status alloc_set(spops_context *ctx, const char *call, int32_t dims
 
     *out = NULL;
     if (s == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    s->has_item_row = item_rows;
+    s->keeps_item_row = s->has_item_row = item_rows;
     SPOPS_TRY_GOTO(set_sizes(ctx, call, dims, box, choices, max_rows, max_items, max_candidates, s),
                    status, fail);
     SPOPS_TRY_GOTO(spops_plan_give_memory(ctx, call, &s->base), status, fail);
@@ -552,7 +556,7 @@ static spops_status read_coords(spops_context *ctx, const char *call, spops_plan
     SPOPS_TRY(spops_check_count(ctx, call, "max_items", fields[MAX_ITEMS]));
     SPOPS_TRY(spops_coords_read_fields(ctx, call, SPOPS_PLAN_COORDS, fields, &coords_fields, &dims,
                                        &choices));
-    s->has_item_row = true; // of as many items as the last fill had
+    s->keeps_item_row = s->has_item_row = true; // of as many items as the last fill had
     s->last_items = fields[MAX_ITEMS];
     return set_sizes(ctx, call, dims, &choices.box, &choices, fields[MAX_ROWS], fields[MAX_ITEMS],
                      fields[MAX_ITEMS], s);

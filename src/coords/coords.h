@@ -20,8 +20,9 @@ typedef struct spops_voxel_grid {
 struct spops_coords {
     spops_plan base;
     spops_coords_arrays arrays;
-    bool has_item_row;  // after the last fill
-    int64_t last_items; // max_items of the last fill
+    bool keeps_item_row; // there is room for it: never changes, as the layout follows from it
+    bool has_item_row;   // after the last fill
+    int64_t last_items;  // max_items of the last fill
     spops_voxel_grid grid;
     int64_t max_candidates;   // the workspace serves
     spops_coords_state state; // of a set that is not refillable
