@@ -211,7 +211,7 @@ __device__ __forceinline__ uint32_t find_same(const one_term_batch<UNROLL> &b, i
 }
 
 template <class Form>
-__global__ void __launch_bounds__(threads, Form::resident)
+__global__ void __launch_bounds__(threads, spops::blocks_held(threads, Form::resident))
     one_term_kernel(const __grid_constant__ one_term_params p)
 {
     const int32_t lanes = 1 << p.lanes_log2, groups = threads >> p.lanes_log2;
@@ -246,7 +246,7 @@ __global__ void __launch_bounds__(threads, Form::resident)
 // what the general case needs: registers that it would take too many of cost more than anything else
 // (H200, f32, 64 columns, grad_w: 423 us with 120 bytes of a thread's registers in memory).
 template <class T, bool OUT, bool WEIGHTS, int CHUNKS, int UNROLL, int RESIDENT>
-__global__ void __launch_bounds__(threads, RESIDENT)
+__global__ void __launch_bounds__(threads, spops::blocks_held(threads, RESIDENT))
     run_kernel(const __grid_constant__ one_term_params p)
 {
     constexpr int vec = 16 / (int)sizeof(T);

@@ -233,8 +233,9 @@ static void turn_rows(const spops_attention_rotary_args *rotary, const float *tu
                 const float cosine = turn[2 * (axis * pairs + p)];
                 const float sine = turn[2 * (axis * pairs + p) + 1];
                 const float s = back ? -sine : sine, old = u[p];
-                u[p] = old * cosine - v[p] * s;
-                v[p] = v[p] * cosine + old * s;
+                // A compiler that contracts may fuse either product, and another on each instruction set.
+                u[p] = spops_multiply_add(old, cosine, -(v[p] * s));
+                v[p] = spops_multiply_add(v[p], cosine, old * s);
             }
         }
     }
