@@ -202,7 +202,7 @@ static work op_work(const engine *e, const sizes *s, const op *o)
     const double pairs = (double)s->pairs[o->level], c = e->net->channels[o->level];
     const int before = o->level > 0 ? e->net->channels[o->level - 1] : 0;
     const layer *l = o->layer < 0 ? NULL : &e->net->layers[o->layer];
-    work w = {0, 0};
+    work w = {0};
 
     switch (o->kind) {
     case OP_SET: w.bytes = 32 * n; break;
@@ -355,6 +355,13 @@ static double tolerance(spops_dtype dtype)
     return dtype == SPOPS_DTYPE_F32 ? 1e-4 : 3e-2;
 }
 
+static int run_plain(engine *e)
+{
+    if (engine_enqueue_frame(e) == SPOPS_STATUS_OK) return 0;
+    fprintf(stderr, "%s\n", spops_last_error(e->d->ctx));
+    return 1;
+}
+
 /* A GPU's output beside that of the same frame on the CPU, with the children that the GPU kept. */
 static int compare_with_cpu(const engine *e, const frame *f, const sizes *s)
 {
@@ -378,7 +385,7 @@ static int compare_with_cpu(const engine *e, const frame *f, const sizes *s)
             same.keep[l] == NULL || device_download(e->d, same.keep[l], e->predicted[l], bytes);
     }
     failed = engine_create(&on_cpu, &cpu, e->net, &o) || failed || engine_upload(&on_cpu, &same) ||
-             engine_enqueue_frame(&on_cpu) != SPOPS_STATUS_OK ||
+             run_plain(&on_cpu) ||
              (found = reference_download_output(e, s->rows[LEVELS - 1])) == NULL ||
              (expected = reference_download_output(&on_cpu, s->rows[LEVELS - 1])) == NULL;
     for (size_t k = 0; k < n && !failed; ++k) {
@@ -465,7 +472,7 @@ static int run(const options *o, const device *d, const network *net, const weig
     if (!failed) {
         set_capacities(o, frames, eo.max_rows);
         failed = engine_create(&e, d, net, &eo) || engine_upload(&e, &frames[0]) ||
-                 engine_enqueue_frame(&e) != SPOPS_STATUS_OK || /* kernels are loaded */
+                 run_plain(&e) || /* kernels are loaded */
                  (whole = graph_capture(d, engine_enqueue_frame, &e, 1)) == NULL;
         if (used > 0 && !failed)
             printf("  the device's memory in use has grown by %.2f GB\n",
