@@ -142,6 +142,10 @@ static error_t take(int key, char *value, struct argp_state *state)
             argp_error(state, "unknown argument '%s'", value);
             return EINVAL;
         }
+        if (*r->o->file != NULL && r->o->second != NULL && *r->o->second == NULL) {
+            *r->o->second = value;
+            return 0;
+        }
         if (*r->o->file != NULL) {
             argp_error(state, "'%s' is one too many: %s is '%s'", value, r->o->operand,
                        *r->o->file);

@@ -51,6 +51,7 @@ typedef struct option_set {
     const char *summary; // one line
     const char *operand; // for the usage, such as "[FILE]"; NULL: there is none
     const char **file;   // where the operand goes
+    const char **second; // and a second one; NULL: there is none
     const char *about;   // paragraphs before the rows; a line that begins with a space stays a line
     const char *more;    // paragraphs after them, or NULL
     const option_row *rows;

@@ -10,107 +10,10 @@
 #include <string.h>
 
 #include "core/half.h"
-#include "examples/centerpoint/network.h"
 #include "support/device.h"
+#include "tests/support/centerpoint_file.h"
 #include "tests/support/onnx_file.h"
 #include "tests/support/params.h"
-
-// ---- CenterPoint's encoder as a file --------------------------------------------------------------------
-
-// Parameters of a layer as the file has them: norms folded into weights, in f16, spconv 2's order.
-typedef struct half_layer {
-    uint16_t *weight, *bias;
-} half_layer;
-
-static half_layer layer_in_halves(const layer *l)
-{
-    const size_t taps = (size_t)l->taps, in = (size_t)l->file_in, out = (size_t)l->out;
-    half_layer h = {malloc(taps * in * out * 2), malloc(out * 2)};
-    cr_assert(h.weight != NULL && h.bias != NULL);
-    for (size_t o = 0; o < out; ++o) {
-        for (size_t k = 0; k < taps; ++k)
-            for (size_t c = 0; c < in; ++c)
-                h.weight[(o * taps + k) * in + c] = spops_f16_of_float(
-                    l->folded.w[(k * (size_t)l->in + c) * out + o] * l->folded.scale[o]);
-        h.bias[o] = spops_f16_of_float(l->folded.shift[o]);
-    }
-    return h;
-}
-
-static void free_halves(half_layer *h)
-{
-    free(h->weight);
-    free(h->bias);
-}
-
-// The tensor that a buffer holds so far has the name of a number, as the exporter gives.
-typedef struct exporter {
-    onnx_file file;
-    int tensor_of[NUM_BUFFERS], num_tensors, num_adds;
-} exporter;
-
-static const char *name_of(char text[16], int tensor)
-{
-    snprintf(text, 16, "%d", tensor);
-    return text;
-}
-
-static void put_layer(exporter *e, const network *net, int i)
-{
-    const layer *l = &net->layers[i];
-    half_layer h = layer_in_halves(l);
-    char name[32], rulebook[32], x[16], out[16], other[16], sum[32];
-    const int in_level = l->level - l->down;
-    onnx_conv c = {.in = l->file_in, .out_cols = l->out, .subm = !l->down, .output_bound = 200000};
-
-    snprintf(name, sizeof name, "conv%d", i);
-    snprintf(rulebook, sizeof rulebook, l->down ? "spconv%d" : "res%d", l->level);
-    c.name = name;
-    c.rulebook = rulebook;
-    c.activation = l->residual >= 0 ? "None" : "ReLU";
-    for (int a = 0; a < 3; ++a) {
-        c.kernel[a] = l->down ? level_shapes[l->level].kernel[a] : 3;
-        c.stride[a] = l->down ? level_shapes[l->level].stride[a] : 1;
-        c.padding[a] = l->down ? level_shapes[l->level].padding[a] : 1;
-        c.in_shape[a] = in_level == 0 && a == 0 ? 41 : level_shapes[in_level].size[a];
-        c.out_shape[a] = l->level == 0 && a == 0 ? 41 : level_shapes[l->level].size[a];
-    }
-    c.weight = h.weight;
-    c.bias = h.bias;
-    c.x = name_of(x, e->tensor_of[l->from]);
-    c.out = name_of(out, ++e->num_tensors);
-    onnx_put_conv(&e->file, &c);
-    if (l->residual >= 0) {
-        const int made = e->num_tensors;
-        snprintf(sum, sizeof sum, "add%d", e->num_adds);
-        onnx_put_node(&e->file, "Add", sum, out, name_of(other, e->tensor_of[l->residual]),
-                      name_of(x, made + 1));
-        snprintf(sum, sizeof sum, "relu%d", e->num_adds++);
-        onnx_put_node(&e->file, "Relu", sum, x, NULL, name_of(out, made + 2));
-        e->num_tensors = made + 2;
-    }
-    e->tensor_of[l->to] = e->num_tensors;
-    free_halves(&h);
-}
-
-static void put_centerpoint(exporter *e, const network *net)
-{
-    const int64_t in_dims[2] = {1000, NUM_FEATURES}, out_dims[4] = {1, 256, 180, 180};
-    char x[16], out[16];
-
-    memset(e, 0, sizeof *e);
-    onnx_file_begin(&e->file);
-    for (int i = 0; i < net->num_layers; ++i)
-        put_layer(e, net, i);
-    onnx_put_scatter(&e->file, "scatter0", name_of(x, e->num_tensors),
-                     name_of(out, e->num_tensors + 1), "zyx", 1, NUM_OUTPUTS,
-                     level_shapes[NUM_LEVELS - 1].size);
-    onnx_put_ints(&e->file, "Reshape", "reshape0", out, name_of(x, e->num_tensors + 2), "dims", 4,
-                  out_dims);
-    onnx_value(&e->file, 11, "0", ONNX_FLOAT16, 2, in_dims);
-    onnx_value(&e->file, 12, x, ONNX_FLOAT16, 4, out_dims);
-    onnx_file_end(&e->file);
-}
 
 // ---- The same network by the C calls ----------------------------------------------------------------------
 
@@ -187,7 +90,7 @@ static void upload_layer(by_hand *h, int i)
 {
     const layer *l = &h->net->layers[i];
     const size_t each = spops_dtype_bytes(h->dtype), n = (size_t)l->taps * (size_t)(l->in * l->out);
-    half_layer halves = layer_in_halves(l);
+    half_layer halves = centerpoint_layer_in_halves(l);
     float *w = calloc(n, sizeof *w), *bias = calloc((size_t)l->out, sizeof *bias);
     uint16_t *narrow = calloc(n, sizeof *narrow);
 
@@ -208,7 +111,7 @@ static void upload_layer(by_hand *h, int i)
     free(w);
     free(bias);
     free(narrow);
-    free_halves(&halves);
+    centerpoint_free_halves(&halves);
 }
 
 static by_hand make_by_hand(test_device *d, const network *net, spops_dtype dtype, int64_t rows,
@@ -366,11 +269,11 @@ static void *fetch(test_device *d, const void *from, size_t bytes)
     return host;
 }
 
-static spops_model *load_model(test_device *d, const exporter *e, const spops_model_options *o)
+static spops_model *load_model(test_device *d, const onnx_file *f, const spops_model_options *o)
 {
     spops_model *model = NULL;
-    test_expect_ok(
-        d->ctx, spops_model_load(d->ctx, e->file.model.data, e->file.model.num, o, &model), "load");
+    test_expect_ok(d->ctx, spops_model_load(d->ctx, f->model.data, f->model.num, o, &model),
+                   "load");
     return model;
 }
 
@@ -389,18 +292,18 @@ ParameterizedTest(struct case_param *p, model, centerpoint, .timeout = 300)
     spops_model_array out = spops_model_array_default();
     spops_model_info info = spops_model_info_default();
     int64_t nonzero = 0;
-    exporter e;
+    onnx_file file;
     network net;
     test_device d;
 
     if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
     network_create(&net);
     cr_assert(network_generate(&net) == 0);
-    put_centerpoint(&e, &net);
+    centerpoint_file_put(&file, &net);
     options.max_rows = MOST;
     options.max_inner_rows = INNER;
     options.widen = p->op;
-    spops_model *model = load_model(&d, &e, &options);
+    spops_model *model = load_model(&d, &file, &options);
     by_hand h = make_by_hand(&d, &net, p->op ? SPOPS_DTYPE_F32 : SPOPS_DTYPE_F16, MOST, INNER);
     test_expect_ok(d.ctx, spops_model_get_info(d.ctx, model, &info), "info");
     cr_assert(info.num_sets == NUM_LEVELS && info.num_layers == 3 + NUM_LAYERS + 1);
@@ -433,7 +336,7 @@ ParameterizedTest(struct case_param *p, model, centerpoint, .timeout = 300)
     cr_assert(nonzero > 1000);
     spops_model_destroy(model);
     free_by_hand(&h);
-    onnx_file_free(&e.file);
+    onnx_file_free(&file);
     network_destroy(&net);
     test_close(&d);
 }

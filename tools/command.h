@@ -26,7 +26,8 @@ int command_demo(int argc, char **argv);
 int command_scan(int argc, char **argv);
 int command_voxelize(int argc, char **argv);
 int command_tune(int argc, char **argv);
-extern const option_set voxelize_options, tune_options;
+int command_run(int argc, char **argv);
+extern const option_set voxelize_options, tune_options, run_options;
 extern const option_set info_options, plan_options, demo_options, scan_options;
 
 // The whole tool; argv as main gets it.

@@ -39,10 +39,10 @@ typedef struct command {
 } command;
 
 static const command commands[] = {
-    {command_info, &info_options},  {command_demo, &demo_options},
-    {command_scan, &scan_options},  {command_voxelize, &voxelize_options},
-    {command_plan, &plan_options},  {command_tune, &tune_options},
-    {command_bench, BENCH_OPTIONS},
+    {command_info, &info_options}, {command_demo, &demo_options},
+    {command_scan, &scan_options}, {command_voxelize, &voxelize_options},
+    {command_plan, &plan_options}, {command_run, &run_options},
+    {command_tune, &tune_options}, {command_bench, BENCH_OPTIONS},
 };
 enum { NUM_COMMANDS = sizeof commands / sizeof *commands };
 

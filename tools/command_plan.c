@@ -13,6 +13,7 @@
 #include "support/cloud_file.h"
 #include "support/device.h"
 #include "tools/command.h"
+#include "tools/model_run.h"
 #include "tools/plan_cloud.h"
 #include "tools/settings.h"
 
@@ -25,7 +26,9 @@ typedef struct plan_job {
     spops_dtype dtype;
     int64_t cols, bucket_rows;
     double scale, crop[2]; // NAN: not given
-    bool backward, no_floor, as_json;
+    bool backward, no_floor, as_json, timed;
+    model_choices model;
+    const char *scan;
 } plan_job;
 
 static plan_job asked;
@@ -55,11 +58,21 @@ static const option_row option_rows[] = {
     {"--backward", NULL, "plan for gradients as well", .on = &asked.backward},
     {"--save", "OUT", "write the plan to OUT", .text = &asked.save},
     {"--no-floor", NULL, "do not measure the rates of memory and cache", .on = &asked.no_floor},
+    {"--points", "N", "of a model: points of a frame, at most; default: 120000",
+     .number = &asked.model.max_points, .least = 1, .most = INT32_MAX - 1},
+    {"--time", NULL,
+     "measure the latency (p50, p99): of pooling in --dtype f32, f16 or bf16; of a model each "
+     "layer "
+     "and the frame, on --scan or a simulated scan of --points",
+     .on = &asked.timed},
+    {"--scan", "FILE", "of a model: points to time it on", .text = &asked.scan},
+    MODEL_OPTIONS(asked.model),
     OPTION_JSON(&asked.as_json),
     {0}};
 const option_set plan_options = {
     .program = "spops plan",
-    .summary = "look into a scatter map: sizes, balance, memory regime, floor; or into buckets",
+    .summary = "look into a scatter map: sizes, balance, memory regime, floor; or into buckets, or "
+               "a model",
     .operand = "[FILE]",
     .file = &asked.file,
     .about = "Print what a BEV pooling plan asks of the machine: sizes, balance, working set and "
@@ -72,6 +85,8 @@ const option_set plan_options = {
              "  a scatter map       raw int32 numbers: points, cells, feature rows, depth\n"
              "                      elements, then ranks_depth, ranks_feat, ranks_bev,\n"
              "                      each [points]\n"
+             "  a model             .onnx: bytes of weights, plans, features and scratch, by\n"
+             "                      layer, for frames of --points; with --time the times\n"
              "  a cloud             " CLOUD_FILE_FORMATS ":\n"
              "                      how near to each other the rows of buckets lie, by\n"
              "                      hash, beside cuts of sorted curves",
@@ -337,6 +352,7 @@ typedef struct plan_facts {
     int64_t histogram[NUM_BINS]; // cells by floor(log2(points))
     int64_t points_in[NUM_BINS];
     size_t scratch_bytes;
+    pool_latency pool;                         // runs 0: not timed
     double copy_bytes_per_s, floor_us;         // 0: not measured
     double cache_bytes_per_s, gather_floor_us; // 0: not known
     double build_ms;
@@ -506,6 +522,22 @@ static json_t *forms_object(const plan_facts *f)
     return forms;
 }
 
+static size_t peak_of(const pool_latency *p)
+{
+    return p->plan_bytes + p->scratch_bytes + p->array_bytes;
+}
+
+static void print_latency(const plan_facts *f)
+{
+    char a[COMMAND_NUMBER_BYTES], b[COMMAND_NUMBER_BYTES], c[COMMAND_NUMBER_BYTES], text[256];
+    if (f->pool.runs == 0) return;
+    snprintf(text, sizeof text,
+             "p50 %s, p99 %s of %d calls; %s with plan, scratch, features, depths and output",
+             in_time(f->pool.p50_us, a), in_time(f->pool.p99_us, b), f->pool.runs,
+             in_bytes((double)peak_of(&f->pool), c));
+    wrapped_print(stdout, "latency     ", terminal_columns(stdout), text);
+}
+
 static void print_json(const plan_job *job, const session *s, const char *kind, const plan_facts *f)
 {
     const spops_traffic *t = &f->traffic;
@@ -540,6 +572,11 @@ static void print_json(const plan_job *job, const session *s, const char *kind, 
         (json_int_t)t->gather_bytes, "working_set", (json_int_t)t->working_set_bytes);
     if (line != NULL) {
         json_object_set_new(line, "bytes", bytes);
+        if (f->pool.runs > 0)
+            json_object_update_new(line, json_pack("{s:f, s:f, s:I, s:I}", "p50_us", f->pool.p50_us,
+                                                   "p99_us", f->pool.p99_us, "plan_bytes",
+                                                   (json_int_t)f->pool.plan_bytes, "peak_bytes",
+                                                   (json_int_t)peak_of(&f->pool)));
         json_object_set_new(line, "regime", json_string(spops_regime_name(t->regime)));
         json_object_set_new(line, "cache_bytes", json_integer(s->device.cache_bytes));
         if (!job->no_floor) {
@@ -685,6 +722,7 @@ static void print_text(const plan_job *job, const session *s, const char *kind, 
     putchar('\n');
     wrapped_print(stdout, "working set ", columns, text);
     print_floors(job, f);
+    print_latency(f);
     describe_kernel(s, job->dtype, f, &kernel);
     wrapped_print(stdout, "kernel      ", columns, kernel.name);
     wrapped_print(stdout, "            ", columns, kernel.why);
@@ -705,6 +743,12 @@ static bool is_cloud(const plan_job *job)
     return cloud_file_is(job->file, start, bytes);
 }
 
+static bool is_model(const plan_job *job)
+{
+    const size_t n = job->file == NULL ? 0 : strlen(job->file);
+    return n > 5 && strcmp(job->file + n - 5, ".onnx") == 0;
+}
+
 static int run(const plan_job *job)
 {
     session s;
@@ -715,6 +759,13 @@ static int run(const plan_job *job)
     int status = COMMAND_FAILED;
 
     memset(&facts, 0, sizeof facts);
+    if (is_model(job)) {
+        if (!session_open(job->command, job->backend, &s)) return COMMAND_FAILED;
+        status = plan_model(job->command, job->file, &s, &job->model, job->scan, job->timed,
+                            job->as_json);
+        session_close(&s);
+        return status;
+    }
     const bool cloud = is_cloud(job);
     if (cloud ? job->save != NULL : job->out != NULL)
         return command_fail(job->command, cloud ? "--save writes BEV pooling plans, no cloud's"
@@ -729,6 +780,9 @@ static int run(const plan_job *job)
     spops_bev_plan *plan = make_plan(job, &s, &kind);
     facts.build_ms = 1e3 * (clock_s() - start);
     if (plan == NULL || !read_facts(job, &s, plan, &facts)) goto done;
+    if (job->timed &&
+        !latency_of_pooling(job->command, &s, plan, job->dtype, job->cols, &facts.pool))
+        goto done;
     if (job->save != NULL && !save_plan(job, &s, plan, &saved)) goto done;
     if (job->as_json)
         print_json(job, &s, kind, &facts);
@@ -752,11 +806,16 @@ int command_plan(int argc, char **argv)
                        .cols = 80,
                        .bucket_rows = 512,
                        .scale = NAN,
-                       .crop = {NAN, NAN}};
+                       .crop = {NAN, NAN},
+                       .model = model_choices_default()};
+    asked.model.max_points = 120000;
     const options_result result = options_read(&plan_options, argc, argv);
     if (result != OPTIONS_READ) return command_status(result);
     if (!isnan(asked.scale) && !(asked.scale > 0.0))
         return command_status(
             options_error(&plan_options, "--scale is %g, expected more than 0", asked.scale));
+    if (asked.timed && elements_narrow(asked.dtype))
+        return command_status(options_error(&plan_options, "--time takes f32, f16 or bf16, not %s",
+                                            elements_name(asked.dtype)));
     return run(&asked);
 }

@@ -13,6 +13,7 @@
 
 #include "support/npy.h"
 #include "tests/support/cloud_cases.h"
+#include "tests/support/onnx_file.h"
 #include "tests/support/relation.h"
 #include "tools/bev_map.h"
 #include "tools/command.h"
@@ -249,7 +250,12 @@ static void remove_directory(const char *path)
                                         "err",
                                         "plan",
                                         "map",
-                                        "rig.json"};
+                                        "rig.json",
+                                        "small.onnx",
+                                        "output_0.npy",
+                                        "output_1.npy",
+                                        "scan_000001.npy",
+                                        "scan_000001_labels.npy"};
     char file[4352];
     for (size_t i = 0; i < sizeof names / sizeof names[0]; ++i) {
         snprintf(file, sizeof file, "%s/%s", path, names[i]);
@@ -1160,10 +1166,10 @@ Test(tool, wrong_usage_ends_with_2)
 
 Test(tool, help_and_info)
 {
-    static const char *const commands[] = {"demo", "scan", "plan", "info"};
+    static const char *const commands[] = {"demo", "scan", "plan", "info", "run"};
     char directory[4096], out[8192], err[8192];
     make_directory(directory, sizeof directory);
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 5; ++i) {
         cr_expect_eq(RUN(commands[i], "--help"), 0);
         cr_expect(strncmp(out, "Usage: spops ", 13) == 0, "%s", out);
         cr_expect_str_eq(err, "");
@@ -1214,6 +1220,142 @@ Test(tool, help_and_info)
     cr_expect_str_eq(json_string_value(json_object_get(json_object_get(said, "environment"),
                                                        "SPOPS_TEST_REPORT")),
                      "a b\"c");
+    json_decref(line);
+    remove_directory(directory);
+}
+
+// A file of one layer and a dense grid, for voxels of 1 m.
+static void write_model(const char *path)
+{
+    static uint16_t weight[8 * 27 * 6], bias[8];
+    const int size[3] = {8, 96, 96};
+    const int64_t in[2] = {100, 6}, flat[4] = {1, 64, 96, 96};
+    onnx_file f;
+    onnx_conv c = {.name = "conv0",
+                   .x = "0",
+                   .out = "1",
+                   .rulebook = "fine",
+                   .activation = "ReLU",
+                   .in = 6,
+                   .out_cols = 8,
+                   .kernel = {3, 3, 3},
+                   .stride = {1, 1, 1},
+                   .padding = {1, 1, 1},
+                   .in_shape = {8, 96, 96},
+                   .out_shape = {8, 96, 96},
+                   .subm = 1,
+                   .output_bound = 20000,
+                   .weight = weight,
+                   .bias = bias};
+    for (size_t i = 0; i < sizeof weight / sizeof *weight; ++i)
+        weight[i] = (uint16_t)(0x2000 + i * 37 % 1024 + (i % 2 << 15));
+    for (int i = 0; i < 8; ++i)
+        bias[i] = 0x3c00; // 1
+    onnx_file_begin(&f);
+    onnx_put_conv(&f, &c);
+    onnx_put_scatter(&f, "scatter0", "1", "2", "zyx", 1, 8, size);
+    onnx_put_ints(&f, "Reshape", "reshape0", "2", "3", "dims", 4, flat);
+    onnx_value(&f, 11, "0", ONNX_FLOAT16, 2, in);
+    onnx_value(&f, 12, "3", ONNX_FLOAT16, 4, flat);
+    onnx_value(&f, 12, "1", ONNX_FLOAT16, 2, in);
+    onnx_file_end(&f);
+    FILE *file = fopen(path, "wb");
+    cr_assert(file != NULL && fwrite(f.model.data, 1, f.model.num, file) == f.model.num);
+    cr_assert_eq(fclose(file), 0);
+    onnx_file_free(&f);
+}
+
+Test(tool, runs_and_plans_a_model, .timeout = 120)
+{
+    char directory[4096], model[4200], scan_path[4200], path[4300], out[16384], err[8192];
+    char error[256];
+    make_directory(directory, sizeof directory);
+    snprintf(model, sizeof model, "%s/small.onnx", directory);
+    snprintf(scan_path, sizeof scan_path, "%s/scan_000001.npy", directory);
+    write_model(model);
+    cr_assert_eq(RUN("scan", "--out", directory, "--beams", "16", "--columns", "200"), 0, "%s",
+                 err);
+    cr_assert_eq(RUN("run", model, scan_path, "--size", "1,1,1", "--origin=-48,-48,-3", "--runs",
+                     "3", "--backend", "cpu", "--out", directory, "--json"),
+                 0, "%s", err);
+    json_t *line = json_loads(out, 0, NULL);
+    cr_assert_not_null(line, "%s", out);
+    const int64_t rows = json_integer_value(json_array_get(json_object_get(line, "rows"), 0));
+    const int64_t points = json_integer_value(json_object_get(line, "points"));
+    cr_expect(rows > 100 && rows < points && points < 3200, "%d rows", (int)rows);
+    cr_expect(json_real_value(json_object_get(line, "p50_us")) > 0 &&
+              json_real_value(json_object_get(line, "p50_us")) <=
+                  json_real_value(json_object_get(line, "p99_us")));
+    const json_t *outputs = json_object_get(line, "outputs");
+    cr_assert_eq(json_array_size(outputs), 2);
+    // Both outputs hold the same numbers, and the files as many as were counted.
+    int64_t nonzero[2] = {0, 0}, read_rows;
+    for (int i = 0; i < 2; ++i) {
+        float *values = NULL;
+        snprintf(path, sizeof path, "%s/output_%d.npy", directory, i);
+        cr_assert(npy_read(path, NPY_F32, i == 0 ? 96 : 8, &read_rows, (void **)&values, error,
+                           sizeof error),
+                  "%s", error);
+        cr_expect_eq(read_rows, i == 0 ? 64 * 96 : rows);
+        for (int64_t k = 0; k < read_rows * (i == 0 ? 96 : 8); ++k)
+            nonzero[i] += values[k] != 0;
+        free(values);
+        cr_expect_eq(
+            json_integer_value(json_object_get(json_array_get(outputs, (size_t)i), "nonzero")),
+            nonzero[i]);
+    }
+    cr_expect(nonzero[0] > rows && nonzero[0] == nonzero[1]);
+    json_decref(line);
+
+    cr_assert_eq(RUN("run", model, scan_path, "--size", "1,1,1", "--origin=-48,-48,-3", "--runs",
+                     "1", "--backend", "cpu", "--widen"),
+                 0, "%s", err);
+    cr_expect_not_null(strstr(out, "output 3   f32 [1, 64, 96, 96]: 0 to "), "%s", out);
+    cr_assert_eq(RUN("plan", model, "--points", "3000", "--time", "--backend", "cpu", "--size",
+                     "1,1,1", "--origin=-48,-48,-3"),
+                 0, "%s", err);
+    cr_expect_not_null(strstr(out, "conv0"), "%s", out);
+    cr_expect_not_null(strstr(out, "peak, all together"), "%s", out);
+    cr_expect_not_null(strstr(out, " points: p50 "), "%s", out);
+    cr_assert_eq(RUN("plan", model, "--points", "3000", "--scan", scan_path, "--time", "--backend",
+                     "cpu", "--json", "--size", "1,1,1", "--origin=-48,-48,-3"),
+                 0, "%s", err);
+    line = json_loads(out, 0, NULL);
+    cr_assert_not_null(line, "%s", out);
+    cr_expect_eq(json_integer_value(json_object_get(line, "points")), points);
+    cr_expect_eq(json_array_size(json_object_get(line, "layers")), 5);
+    cr_expect_geq(json_integer_value(json_object_get(line, "weight_bytes")), 27 * 8 * 8 * 2 + 32);
+    int64_t sum = 0;
+    static const char *const parts[] = {"weight_bytes", "plan_bytes",   "feature_bytes",
+                                        "input_bytes",  "output_bytes", "scratch_bytes"};
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; ++i)
+        sum += json_integer_value(json_object_get(line, parts[i]));
+    cr_expect_eq(json_integer_value(json_object_get(line, "peak_bytes")), sum);
+    json_decref(line);
+
+    cr_expect_eq(RUN("run", model), 2);
+    cr_expect_not_null(strstr(err, "MODEL and SCAN are needed"), "%s", err);
+    cr_expect_eq(RUN("run", model, scan_path, "more"), 2);
+    cr_expect_not_null(strstr(err, "'more' is one too many"), "%s", err);
+    cr_expect_eq(RUN("run", scan_path, scan_path, "--backend", "cpu"), 1);
+    cr_expect_not_null(strstr(err, "spops run: model_load_file: byte 0: model: "), "%s", err);
+    cr_expect_eq(RUN("run", model, scan_path, "--max-rows", "5", "--backend", "cpu", "--size",
+                     "1,1,1", "--origin=-48,-48,-3"),
+                 1);
+    cr_expect_not_null(strstr(err, "model_check_sync: the input has more rows than the 5 "), "%s",
+                       err);
+    cr_expect_eq(RUN("run", model, scan_path, "--size", "0,1,1", "--backend", "cpu"), 1);
+    cr_expect_not_null(strstr(err, "--size has 0, expected more than 0"), "%s", err);
+    cr_expect_eq(RUN("plan", "--setting", "a", "--time", "--dtype", "nvfp4"), 2);
+    cr_expect_not_null(strstr(err, "--time takes f32, f16 or bf16, not nvfp4"), "%s", err);
+    cr_assert_eq(
+        RUN("plan", "--setting", "a", "--time", "--no-floor", "--backend", "cpu", "--json"), 0,
+        "%s", err);
+    line = json_loads(out, 0, NULL);
+    cr_assert_not_null(line, "%s", out);
+    cr_expect_gt(json_real_value(json_object_get(line, "p50_us")), 0.0);
+    cr_expect_gt(json_integer_value(json_object_get(line, "peak_bytes")),
+                 json_integer_value(json_object_get(line, "plan_bytes")));
     json_decref(line);
     remove_directory(directory);
 }
