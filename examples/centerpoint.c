@@ -291,6 +291,7 @@ static int run(const options *o, const device *d, const network *net, const fram
                int num_frames)
 {
     const spops_dtype dtype = network_options_dtype(&o->all, d);
+    const size_t used = device_used_bytes(d);
     encoder e;
     graph *whole = NULL;
     FILE *json = o->all.output == NULL ? NULL : fopen(o->all.output, "a");
@@ -304,7 +305,9 @@ static int run(const options *o, const device *d, const network *net, const fram
              (whole = graph_capture(d, run_frame, &e, 1)) == NULL;
     for (int i = 0; i < num_frames && !failed; ++i) {
         const char *name = o->all.num_files > 0 ? file_name(o->all.files[i]) : "simulated frame";
+        const report to = {json, "centerpoint", name, d, dtype};
         failed = measure_frame(&e, o, whole, &frames[i], name, json) ||
+                 report_latency(&to, whole, d->backend == SPOPS_BACKEND_CPU ? 5 : 500, used) ||
                  (o->all.check && check_frame(&e, whole, &frames[i], name));
     }
     graph_destroy(whole);

@@ -255,6 +255,7 @@ static int check_scan(engine *e, graph *whole, const scan *s, const char *name)
 static int run(const options *o, const device *d, network *net, const scan *scans, int num_scans)
 {
     const spops_dtype dtype = network_options_dtype(&o->all, d);
+    const size_t used = device_used_bytes(d);
     engine e;
     graph *whole = NULL;
     FILE *json = o->all.output == NULL ? NULL : fopen(o->all.output, "a");
@@ -265,7 +266,9 @@ static int run(const options *o, const device *d, network *net, const scan *scan
         char name[256];
         snprintf(name, sizeof name, "%s",
                  o->all.num_files > 0 ? file_name(o->all.files[i]) : "simulated scan");
+        const report to = {json, "minkunet", name, d, dtype};
         failed = measure_scan(&e, o, whole, &scans[i], name, json) ||
+                 report_latency(&to, whole, d->backend == SPOPS_BACKEND_CPU ? 5 : 500, used) ||
                  (o->all.check && check_scan(&e, whole, &scans[i], name));
     }
     graph_destroy(whole);

@@ -49,6 +49,9 @@ void graph_destroy(graph *g);
 int graph_time(graph *g, int num_launches, double *time_us);
 /* Of one launch; waits for it. */
 int graph_time_once(graph *g, double *time_us);
+/* Latency on the host's clock, from the call to launch until its work is done: the times that half of the
+   launches, and 99 in 100, do not exceed. */
+int graph_latency(graph *g, int num_launches, double *p50_us, double *p99_us);
 
 /* Median time of one of `times` calls in a graph of their own, and the kernels that a call takes. */
 int graph_time_part(const device *d, enqueue_function enqueue, void *user, int times,
