@@ -84,6 +84,7 @@ class Model:
 
     def __init__(self, name: str = "spops"):
         self.name, self.nodes, self.inputs, self.outputs, self.constants = name, [], [], [], []
+        self.shapes = []  # of tensors between nodes, which spops/model.h asks for
         self._count = 0
 
     def _name(self, hint: str) -> str:
@@ -156,9 +157,12 @@ class Model:
         inputs = _without_end([values[n].name if n in values else "" for n in names])
         outputs = _without_end([outs[o.name].name if o.name in outs else "" for o in op.outputs])
         self.nodes.append(helper.make_node(op.name, inputs, outputs, domain=DOMAIN, **attributes))
+        self.shapes += [helper.make_tensor_value_info(v.name, _element(v.dtype), list(v.shape)) for v in outs.values() if not isinstance(v.of, sj.Plan)]
         return tuple(outs.values()) if len(outs) > 1 else next(iter(outs.values()))
 
     def proto(self) -> onnx.ModelProto:
         """The model; onnx.save writes it to a file."""
-        graph = helper.make_graph(self.nodes, self.name, self.inputs, self.outputs, self.constants)
+        named = {o.name for o in self.outputs}
+        shapes = [v for v in self.shapes if v.name not in named]
+        graph = helper.make_graph(self.nodes, self.name, self.inputs, self.outputs, self.constants, value_info=shapes)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)], ir_version=9)
