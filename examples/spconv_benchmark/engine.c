@@ -65,6 +65,12 @@ static int measure(engine *e, const spops_voxels_options *voxels)
     return 0;
 }
 
+/* Where the plan of a pool is filled: the finest has a stream of its own. */
+static const device *branch_of(const engine *e, int level)
+{
+    return &e->beside[level < BRANCHES ? level : BRANCHES - 1];
+}
+
 static int create_plans(engine *e)
 {
     const spops_coords_box box = range_box();
@@ -93,11 +99,13 @@ static int create_plans(engine *e)
     for (int l = 0; l < LEVELS; ++l) {
         TRY(spops_sparseconv_create(
             e->d->ctx, spops_pyramid_map(e->pyramid, SPOPS_PYRAMID_WITHIN, l), &conv, &e->conv[l]));
-        e->plans[e->num_plans++] = (spops_plan *)e->conv[l];
+        e->conv_plans[l] = (spops_plan *)e->conv[l];
         if (l + 1 == LEVELS) continue;
         TRY(spops_pool_create(e->d->ctx, spops_pyramid_map(e->pyramid, SPOPS_PYRAMID_DOWN, l),
                               &pool, &e->pool[l]));
-        e->plans[e->num_plans++] = (spops_plan *)e->pool[l];
+        e->pool_plans[l] = (spops_plan *)e->pool[l];
+        TRY(spops_context_reserve(branch_of(e, l)->ctx,
+                                  spops_plan_scratch_bytes(e->pool_plans[l])));
     }
     return 0;
 }
@@ -202,6 +210,8 @@ int engine_create(engine *e, const device *d, spops_dtype dtype, const cloud *po
     e->d = d;
     e->dtype = dtype;
     e->num_points = points->num_points;
+    for (int k = 0; k < BRANCHES; ++k)
+        if (device_open_beside(&e->beside[k], d)) return 1;
     e->points = (float *)device_alloc(d, n * 3 * sizeof *e->points);
     e->features = device_alloc(d, n * INPUTS * spops_dtype_bytes(dtype));
     e->count = (int32_t *)device_alloc(d, sizeof *e->count);
@@ -229,6 +239,8 @@ void engine_destroy(engine *e)
     device_free(e->d, e->points);
     device_free(e->d, e->features);
     device_free(e->d, e->count);
+    for (int k = 0; k < BRANCHES; ++k)
+        if (e->beside[k].ctx != NULL) device_close(&e->beside[k]);
 }
 
 /* ---- A step ----------------------------------------------------------------------------------- */
@@ -245,10 +257,20 @@ spops_status engine_enqueue_pyramid(void *user)
     return spops_pyramid_update(e->d->ctx, e->pyramid);
 }
 
+/* Those of pools on streams beside: they are many small steps, one after the other. */
 spops_status engine_enqueue_plans(void *user)
 {
     engine *e = (engine *)user;
-    return spops_update(e->d->ctx, e->plans, e->num_plans);
+    spops_status status;
+
+    for (int k = 0; k < BRANCHES; ++k)
+        if (device_follow(&e->beside[k], e->d)) return SPOPS_STATUS_CUDA;
+    for (int l = 0; l + 1 < LEVELS; ++l)
+        PASS(spops_update(branch_of(e, l)->ctx, &e->pool_plans[l], 1));
+    PASS(spops_update(e->d->ctx, e->conv_plans, LEVELS));
+    for (int k = 0; k < BRANCHES; ++k)
+        if (device_follow(e->d, &e->beside[k])) return SPOPS_STATUS_CUDA;
+    return SPOPS_STATUS_OK;
 }
 
 /* The sum over the one point that a voxel keeps. */

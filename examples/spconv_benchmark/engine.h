@@ -13,6 +13,7 @@ enum {
     LEVELS = 7,
     PARTS = 3 * LEVELS - 1, /* two convolutions a level, pooling between levels */
     TAPS = 27,
+    BRANCHES = 3,
     INPUTS = 8, /* x, y, z; and zeros, for rows of 16 bytes */
     NUM_FEATURES = 3
 };
@@ -42,9 +43,9 @@ typedef struct engine {
     spops_pyramid *pyramid;
     spops_sparseconv *conv[LEVELS];
     spops_pool *pool[LEVELS - 1];
-    spops_plan *plans[2 * LEVELS]; /* all of these */
-    int num_plans;
-    spops_pyramid_info sizes; /* of the cloud */
+    spops_plan *conv_plans[LEVELS], *pool_plans[LEVELS - 1]; /* these */
+    device beside[BRANCHES];                                 /* streams for pools */
+    spops_pyramid_info sizes;                                /* of the cloud */
     part parts[PARTS];
     spops_matrix rows[PARTS + 1], grads[PARTS + 1]; /* grads[PARTS] is drawn */
 } engine;
