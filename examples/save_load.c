@@ -19,28 +19,32 @@ int main(void)
     spops_coords_view view = spops_coords_view_default();
     spops_context *ctx = NULL;
     spops_coords *coords = NULL, *again = NULL;
-    spops_kernel_map *map = NULL, *loaded = NULL;
+    spops_kernel_map *map = NULL;
+    spops_plan *loaded = NULL;
     size_t bytes = 0;
 
     TRY(open_cpu(&ctx));
     TRY(spops_coords_create(ctx, 2, ROWS, rows[0], NULL, &coords));
     options.contents = SPOPS_MAP_TABLE | SPOPS_MAP_PAIRS;
     TRY(spops_kernel_map_create(ctx, SPOPS_MAP_SUBMANIFOLD, &kernel, coords, NULL, &options, &map));
-    TRY(spops_kernel_map_save(ctx, map, coords, NULL, NULL, 0, &bytes)); /* how many */
+    const spops_plan *saved = (const spops_plan *)map, *set = (const spops_plan *)coords;
+    TRY(spops_plan_save(ctx, saved, &set, 1, NULL, 0, &bytes)); /* how many */
     unsigned char *blob = malloc(bytes);
     if (blob == NULL) return 1;
-    TRY(spops_kernel_map_save(ctx, map, coords, NULL, blob, bytes, &bytes));
+    TRY(spops_plan_save(ctx, saved, &set, 1, blob, bytes, &bytes));
 
     /* A set has no save of its own: its rows are all there is to store. */
     TRY(spops_coords_get_view(ctx, coords, &view));
     TRY(spops_coords_create(ctx, 2, ROWS, view.rows, NULL, &again));
-    TRY(spops_kernel_map_load(ctx, again, NULL, blob, bytes, &loaded));
-    TRY(spops_kernel_map_get_info_sync(ctx, loaded, &info));
+    set = (const spops_plan *)again;
+    TRY(spops_plan_load(ctx, SPOPS_PLAN_KERNEL_MAP, &set, 1, blob, bytes, &loaded));
+    TRY(spops_kernel_map_get_info_sync(ctx, (const spops_kernel_map *)loaded, &info));
     printf("loaded: %lld pairs\n", (long long)info.num_pairs);
 
     blob[bytes / 2] ^= 1;
-    spops_kernel_map_destroy(loaded);
-    if (spops_kernel_map_load(ctx, again, NULL, blob, bytes, &loaded) == SPOPS_STATUS_CORRUPT_DATA)
+    spops_plan_destroy(loaded);
+    if (spops_plan_load(ctx, SPOPS_PLAN_KERNEL_MAP, &set, 1, blob, bytes, &loaded) ==
+        SPOPS_STATUS_CORRUPT_DATA)
         printf("damaged: refused\n");
     free(blob);
     spops_kernel_map_destroy(map);

@@ -16,6 +16,7 @@
 #include "tests/support/params.h"
 #include "tests/support/reduce_cases.h"
 #include "tests/support/relation.h"
+#include "tests/support/saved.h"
 
 // A call whose memory runs out: *made is what it returns, if anything, and how it goes.
 typedef struct allocating_call {
@@ -201,15 +202,15 @@ static spops_status create_reduce(void *user, spops_context *ctx, void **made)
 static spops_status load_segments(void *user, spops_context *ctx, void **made)
 {
     const setting *s = user;
-    return spops_segments_load(ctx, s->saved[0], s->saved_bytes[0], (spops_segments **)made);
+    return saved_get(ctx, SPOPS_PLAN_SEGMENTS, s->saved[0], s->saved_bytes[0],
+                     (spops_segments **)made);
 }
 
 static spops_status save_segments(void *user, spops_context *ctx, void **made)
 {
     setting *s = user;
     *made = NULL;
-    return spops_segments_save(ctx, s->segments, s->saved[0], sizeof s->saved[0],
-                               &s->saved_bytes[0]);
+    return saved_put(ctx, s->segments, s->saved[0], sizeof s->saved[0], &s->saved_bytes[0]);
 }
 
 static spops_status get_traffic(void *user, spops_context *ctx, void **made)
@@ -223,14 +224,15 @@ static spops_status get_traffic(void *user, spops_context *ctx, void **made)
 static spops_status load_bev(void *user, spops_context *ctx, void **made)
 {
     const setting *s = user;
-    return spops_bev_plan_load(ctx, s->saved[1], s->saved_bytes[1], (spops_bev_plan **)made);
+    return saved_get(ctx, SPOPS_PLAN_BEV_PLAN, s->saved[1], s->saved_bytes[1],
+                     (spops_bev_plan **)made);
 }
 
 static spops_status save_bev(void *user, spops_context *ctx, void **made)
 {
     setting *s = user;
     *made = NULL;
-    return spops_bev_plan_save(ctx, s->bev, s->saved[1], sizeof s->saved[1], &s->saved_bytes[1]);
+    return saved_put(ctx, s->bev, s->saved[1], sizeof s->saved[1], &s->saved_bytes[1]);
 }
 
 static spops_status get_ranks(void *user, spops_context *ctx, void **made)
@@ -260,16 +262,16 @@ static spops_status create_from_intervals(void *user, spops_context *ctx, void *
 static spops_status load_map(void *user, spops_context *ctx, void **made)
 {
     const setting *s = user;
-    return spops_kernel_map_load(ctx, s->coords, s->coords, s->saved[2], s->saved_bytes[2],
-                                 (spops_kernel_map **)made);
+    return saved_get_map(ctx, s->coords, s->coords, s->saved[2], s->saved_bytes[2],
+                         (spops_kernel_map **)made);
 }
 
 static spops_status save_map(void *user, spops_context *ctx, void **made)
 {
     setting *s = user;
     *made = NULL;
-    return spops_kernel_map_save(ctx, s->map, s->coords, s->coords, s->saved[2], sizeof s->saved[2],
-                                 &s->saved_bytes[2]);
+    return saved_put_map(ctx, s->map, s->coords, s->coords, s->saved[2], sizeof s->saved[2],
+                         &s->saved_bytes[2]);
 }
 
 // Buffers for two groupings.
@@ -371,16 +373,16 @@ ParameterizedTest(struct backend_param *p, allocation, other_calls, .timeout = 6
         {"context_create", create_context, destroy_context, &s, true, 0},
         {"context_reserve", reserve_scratch, destroy_plan, &s, true, 0},
         {"reduce_create", create_reduce, destroy_plan, &s, true, 0},
-        {"segments_load", load_segments, destroy_plan, &s, true, 0},
-        {"segments_save", save_segments, destroy_plan, &s, false, 0},
+        {"plan_load", load_segments, destroy_plan, &s, true, 0},
+        {"plan_save", save_segments, destroy_plan, &s, false, 0},
         {"segments_get_traffic_sync", get_traffic, destroy_plan, &s, false, 0},
-        {"bev_plan_load", load_bev, destroy_plan, &s, true, 0},
-        {"bev_plan_save", save_bev, destroy_plan, &s, false, 0},
+        {"plan_load", load_bev, destroy_plan, &s, true, 0},
+        {"plan_save", save_bev, destroy_plan, &s, false, 0},
         {"bev_plan_get_ranks_sync", get_ranks, destroy_plan, &s, false, 0},
         {"bev_plan_get_intervals_sync", get_intervals, destroy_plan, &s, false, 0},
         {"bev_plan_create_from_intervals", create_from_intervals, destroy_plan, &s, true, 0},
-        {"kernel_map_load", load_map, destroy_plan, &s, true, 0},
-        {"kernel_map_save", save_map, destroy_plan, &s, true, 0},
+        {"plan_load", load_map, destroy_plan, &s, true, 0},
+        {"plan_save", save_map, destroy_plan, &s, true, 0},
         {"sparseconv_create", create_tuned_conv, destroy_plan, &s, true, 0}};
     memset(&s, 0, sizeof s);
     if (!test_open(&s.d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;

@@ -14,6 +14,7 @@
 #include "tests/support/operator.h"
 #include "tests/support/params.h"
 #include "tests/support/relation.h"
+#include "tests/support/saved.h"
 
 static spops_bev_plan *plan_of(test_device *d, const spops_bev_geometry *geometry, int backward)
 {
@@ -623,9 +624,9 @@ static void free_intervals(test_device *d, interval_arrays *a)
 static unsigned char *save(test_device *d, const spops_bev_plan *plan, size_t *bytes)
 {
     size_t written = 0;
-    test_expect_ok(d->ctx, spops_bev_plan_save(d->ctx, plan, NULL, 0, bytes), "measure");
+    test_expect_ok(d->ctx, saved_put(d->ctx, plan, NULL, 0, bytes), "measure");
     unsigned char *data = (unsigned char *)malloc(*bytes);
-    test_expect_ok(d->ctx, spops_bev_plan_save(d->ctx, plan, data, *bytes, &written), "save");
+    test_expect_ok(d->ctx, saved_put(d->ctx, plan, data, *bytes, &written), "save");
     cr_assert(written == *bytes);
     return data;
 }
@@ -662,7 +663,7 @@ static void check_round_trips(test_device *d, const spops_bev_plan *plan, const 
 
     size_t bytes, again_bytes;
     unsigned char *data = save(d, plan, &bytes);
-    test_expect_ok(d->ctx, spops_bev_plan_load(d->ctx, data, bytes, &loaded), what);
+    test_expect_ok(d->ctx, saved_get(d->ctx, SPOPS_PLAN_BEV_PLAN, data, bytes, &loaded), what);
     bev_map loaded_map = bev_map_of_plan(d, loaded);
     bev_map_check_same(&map, &loaded_map, what);
     unsigned char *again = save(d, loaded, &again_bytes);
@@ -883,8 +884,8 @@ ParameterizedTest(struct launch_param *p, bevpool, refill_on_the_stream)
     bev_map_check_same(&expected, &got, "reserved with cameras");
     bev_map_free(&expected), bev_map_free(&got);
     size_t bytes = 0;
-    test_expect(d.ctx, spops_bev_plan_save(d.ctx, given, NULL, 0, &bytes),
-                SPOPS_STATUS_INVALID_ARGUMENT, "bev_plan_save", "a reserved plan is not saved");
+    test_expect(d.ctx, saved_put(d.ctx, given, NULL, 0, &bytes), SPOPS_STATUS_INVALID_ARGUMENT,
+                "plan_save", "a reserved plan is not saved");
     test_expect(d.ctx, spops_bev_plan_update(d.ctx, fresh, r.transforms),
                 SPOPS_STATUS_INVALID_ARGUMENT, "bev_plan_update", "a plan that was not reserved");
     test_expect(d.ctx, spops_bev_plan_update(d.ctx, given, NULL), SPOPS_STATUS_INVALID_ARGUMENT,
@@ -1244,8 +1245,8 @@ ParameterizedTest(struct backend_param *p, bevpool, load_refuses)
         unsigned char *cut = (unsigned char *)malloc(length + (length == 0));
         memcpy(cut, data, length);
         out = untouched;
-        test_expect(d.ctx, spops_bev_plan_load(d.ctx, cut, length, &out), SPOPS_STATUS_CORRUPT_DATA,
-                    "bev_plan_load",
+        test_expect(d.ctx, saved_get(d.ctx, SPOPS_PLAN_BEV_PLAN, cut, length, &out),
+                    SPOPS_STATUS_CORRUPT_DATA, "plan_load",
                     test_describe(text, "the first %zu of %zu bytes", length, bytes));
         cr_assert(out == NULL);
         free(cut);
@@ -1254,7 +1255,7 @@ ParameterizedTest(struct backend_param *p, bevpool, load_refuses)
         memcpy(copy, data, bytes);
         copy[i / 8] = (unsigned char)(copy[i / 8] ^ 1u << (i % 8));
         out = untouched;
-        const spops_status status = spops_bev_plan_load(d.ctx, copy, bytes, &out);
+        const spops_status status = saved_get(d.ctx, SPOPS_PLAN_BEV_PLAN, copy, bytes, &out);
         test_describe(text, "byte %zu, bit %zu", i / 8, i % 8);
         if (status == SPOPS_STATUS_OK) {
             unsigned char *again = save(&d, out, &again_bytes);
@@ -1263,18 +1264,21 @@ ParameterizedTest(struct backend_param *p, bevpool, load_refuses)
             free(again);
             spops_bev_plan_destroy(out);
         } else {
-            test_expect(d.ctx, status, SPOPS_STATUS_CORRUPT_DATA, "bev_plan_load", text);
+            test_expect(d.ctx, status, SPOPS_STATUS_CORRUPT_DATA, "plan_load", text);
             cr_assert(out == NULL);
         }
     }
     // One kind of plan is not read as the other.
-    test_expect(d.ctx, spops_segments_load(d.ctx, data, bytes, &segments),
-                SPOPS_STATUS_CORRUPT_DATA, "segments_load", "a BEV plan");
+    test_expect(d.ctx, saved_get(d.ctx, SPOPS_PLAN_SEGMENTS, data, bytes, &segments),
+                SPOPS_STATUS_CORRUPT_DATA, "plan_load", "a BEV plan");
     cr_assert(segments == NULL);
-    test_expect(d.ctx, spops_bev_plan_load(d.ctx, NULL, bytes, &out), invalid, "data", "data NULL");
-    test_expect(d.ctx, spops_bev_plan_load(d.ctx, data, bytes, NULL), invalid, "out", "out NULL");
-    test_expect(NULL, spops_bev_plan_load(NULL, data, bytes, &out), invalid, "ctx", "ctx NULL");
-    test_expect(d.ctx, spops_bev_plan_save(d.ctx, plan, copy, bytes - 1, &n), invalid, "capacity",
+    test_expect(d.ctx, saved_get(d.ctx, SPOPS_PLAN_BEV_PLAN, NULL, bytes, &out), invalid, "data",
+                "data NULL");
+    test_expect(d.ctx, saved_get(d.ctx, SPOPS_PLAN_BEV_PLAN, data, bytes, NULL), invalid,
+                "plan is NULL", "out NULL");
+    test_expect(NULL, saved_get(NULL, SPOPS_PLAN_BEV_PLAN, data, bytes, &out), invalid, "ctx",
+                "ctx NULL");
+    test_expect(d.ctx, saved_put(d.ctx, plan, copy, bytes - 1, &n), invalid, "capacity",
                 "one byte short");
     free(data), free(copy);
     spops_bev_plan_destroy(plan);

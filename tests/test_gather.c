@@ -11,6 +11,7 @@
 #include "tests/support/operator.h"
 #include "tests/support/params.h"
 #include "tests/support/reduce_cases.h"
+#include "tests/support/saved.h"
 
 static const int64_t all_cols[] = {1, 3, 4, 5, 31, 32, 33, 80, 256};
 enum { NUM_COLS = 9 };
@@ -57,10 +58,10 @@ static void reload(test_device *d, spops_segments **plan)
 {
     spops_segments *loaded = NULL;
     size_t bytes = 0;
-    test_expect_ok(d->ctx, spops_segments_save(d->ctx, *plan, NULL, 0, &bytes), "size of a plan");
+    test_expect_ok(d->ctx, saved_put(d->ctx, *plan, NULL, 0, &bytes), "size of a plan");
     void *blob = malloc(bytes);
-    test_expect_ok(d->ctx, spops_segments_save(d->ctx, *plan, blob, bytes, &bytes), "save");
-    test_expect_ok(d->ctx, spops_segments_load(d->ctx, blob, bytes, &loaded), "load");
+    test_expect_ok(d->ctx, saved_put(d->ctx, *plan, blob, bytes, &bytes), "save");
+    test_expect_ok(d->ctx, saved_get(d->ctx, SPOPS_PLAN_SEGMENTS, blob, bytes, &loaded), "load");
     free(blob);
     spops_segments_destroy(*plan);
     *plan = loaded;

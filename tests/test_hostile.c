@@ -11,6 +11,7 @@
 #include "support/device.h"
 #include "tests/support/checked_alloc.h"
 #include "tests/support/reduce_cases.h"
+#include "tests/support/saved.h"
 
 static spops_context *open_context(checked_alloc *memory)
 {
@@ -210,7 +211,7 @@ static size_t save_plan(spops_context *ctx, spops_gradients gradients, int64_t m
     options.gradients = gradients;
     options.max_cols = max_cols;
     cr_assert_eq(spops_segments_create(ctx, 4, offsets, &options, &segments), SPOPS_STATUS_OK);
-    cr_assert_eq(spops_segments_save(ctx, segments, bytes, capacity, &used), SPOPS_STATUS_OK, "%s",
+    cr_assert_eq(saved_put(ctx, segments, bytes, capacity, &used), SPOPS_STATUS_OK, "%s",
                  spops_last_error(ctx));
     spops_segments_destroy(segments);
     return used;
@@ -237,8 +238,8 @@ Test(hostile, saved_plan_that_claims_much)
         spops_segments *segments = NULL;
         put_number(bytes + claims[i].at, claims[i].value);
         seal(bytes, used);
-        cr_assert_eq(spops_segments_load(ctx, bytes, used, &segments), SPOPS_STATUS_CORRUPT_DATA,
-                     "claim %zu: %s", i, spops_last_error(ctx));
+        cr_assert_eq(saved_get(ctx, SPOPS_PLAN_SEGMENTS, bytes, used, &segments),
+                     SPOPS_STATUS_CORRUPT_DATA, "claim %zu: %s", i, spops_last_error(ctx));
         cr_assert_eq(memory.requests, requests, "claim %zu", i);
         spops_context_destroy(ctx);
         checked_alloc_finish(&memory, "saved_plan_that_claims_much");
@@ -256,19 +257,20 @@ Test(hostile, saved_plan_that_needs_much)
     const size_t used = save_plan(ctx, SPOPS_GRADIENTS_ALL, 200000, bytes, sizeof bytes);
     cr_assert_lt(small, 256);
     cr_assert_gt(used, 200000 * 8 * 4 / 2048);
-    cr_assert_eq(spops_segments_load(ctx, bytes, used, &segments), SPOPS_STATUS_OK, "%s",
+    cr_assert_eq(saved_get(ctx, SPOPS_PLAN_SEGMENTS, bytes, used, &segments), SPOPS_STATUS_OK, "%s",
                  spops_last_error(ctx));
-    cr_assert_eq(spops_segments_save(ctx, segments, again, sizeof again, &used_again),
-                 SPOPS_STATUS_OK);
+    cr_assert_eq(saved_put(ctx, segments, again, sizeof again, &used_again), SPOPS_STATUS_OK);
     cr_assert(used_again == used && memcmp(bytes, again, used) == 0);
     spops_segments_destroy(segments);
     // Other bytes than zeros, and fewer of them, are damage.
     bytes[used - 9] = 1;
     seal(bytes, used);
-    cr_assert_eq(spops_segments_load(ctx, bytes, used, &segments), SPOPS_STATUS_CORRUPT_DATA);
+    cr_assert_eq(saved_get(ctx, SPOPS_PLAN_SEGMENTS, bytes, used, &segments),
+                 SPOPS_STATUS_CORRUPT_DATA);
     bytes[used - 9] = 0;
     seal(bytes, used - 1);
-    cr_assert_eq(spops_segments_load(ctx, bytes, used - 1, &segments), SPOPS_STATUS_CORRUPT_DATA);
+    cr_assert_eq(saved_get(ctx, SPOPS_PLAN_SEGMENTS, bytes, used - 1, &segments),
+                 SPOPS_STATUS_CORRUPT_DATA);
     spops_context_destroy(ctx);
 }
 
@@ -281,12 +283,13 @@ Test(hostile, saved_plan_with_fewer_sources_than_terms)
     const size_t used = save_plan(ctx, SPOPS_GRADIENTS_NONE, 0, bytes, sizeof bytes);
     put_number(bytes + SAVED_NUM_SOURCES, 6);
     seal(bytes, used);
-    cr_assert_eq(spops_segments_load(ctx, bytes, used, &segments), SPOPS_STATUS_OK, "%s",
+    cr_assert_eq(saved_get(ctx, SPOPS_PLAN_SEGMENTS, bytes, used, &segments), SPOPS_STATUS_OK, "%s",
                  spops_last_error(ctx));
     spops_segments_destroy(segments);
     put_number(bytes + SAVED_NUM_SOURCES, 5);
     seal(bytes, used);
-    cr_assert_eq(spops_segments_load(ctx, bytes, used, &segments), SPOPS_STATUS_CORRUPT_DATA);
+    cr_assert_eq(saved_get(ctx, SPOPS_PLAN_SEGMENTS, bytes, used, &segments),
+                 SPOPS_STATUS_CORRUPT_DATA);
     cr_assert_not_null(strstr(spops_last_error(ctx), "num_sources is 5"), "%s",
                        spops_last_error(ctx));
     spops_context_destroy(ctx);
@@ -304,7 +307,7 @@ Test(hostile, saved_plan_with_more_sources_than_terms)
     const size_t used = save_plan(ctx, SPOPS_GRADIENTS_NONE, 0, bytes, sizeof bytes);
     put_number(bytes + SAVED_NUM_SOURCES, TERMS + 1);
     seal(bytes, used);
-    cr_assert_eq(spops_segments_load(ctx, bytes, used, &segments), SPOPS_STATUS_OK, "%s",
+    cr_assert_eq(saved_get(ctx, SPOPS_PLAN_SEGMENTS, bytes, used, &segments), SPOPS_STATUS_OK, "%s",
                  spops_last_error(ctx));
     cr_assert_eq(spops_rank_execute(ctx, segments, ranks), SPOPS_STATUS_INVALID_ARGUMENT);
     cr_assert_str_eq(spops_last_error(ctx), "rank_execute: segments has terms numbered up to 6, "
@@ -438,10 +441,9 @@ Test(hostile, addresses_between_elements)
         spops_kernel_map_create(ctx, SPOPS_MAP_SUBMANIFOLD, &kernel, coords, NULL, NULL, &map),
         SPOPS_STATUS_OK, "%s", spops_last_error(ctx));
     size_t *between = (size_t *)(void *)((char *)bytes + 4);
-    expect_misaligned(ctx, spops_segments_save(ctx, segments, NULL, 0, between), "bytes");
-    expect_misaligned(ctx, spops_bev_plan_save(ctx, plan, NULL, 0, between), "bytes");
-    expect_misaligned(ctx, spops_kernel_map_save(ctx, map, coords, coords, NULL, 0, between),
-                      "bytes");
+    expect_misaligned(ctx, saved_put(ctx, segments, NULL, 0, between), "bytes");
+    expect_misaligned(ctx, saved_put(ctx, plan, NULL, 0, between), "bytes");
+    expect_misaligned(ctx, saved_put_map(ctx, map, coords, coords, NULL, 0, between), "bytes");
     const spops_triplets_shape shape = {2, 2, 1, 2};
     const int32_t *odd = (const int32_t *)(const void *)((const char *)offsets + 1);
     spops_triplets *triplets = NULL;

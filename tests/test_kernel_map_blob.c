@@ -9,6 +9,7 @@
 #include "support/device.h"
 #include "tests/support/coord_cases.h"
 #include "tests/support/params.h"
+#include "tests/support/saved.h"
 
 static spops_kernel_map *const untouched = (spops_kernel_map *)16;
 
@@ -52,13 +53,12 @@ static saved_map save_map(test_device *d, spops_kernel_map_kind kind, int32_t co
     }
     test_expect_ok(d->ctx, spops_kernel_map_create(d->ctx, kind, &kernel, s.in, s.out, &o, &s.map),
                    "map");
-    test_expect_ok(d->ctx, spops_kernel_map_save(d->ctx, s.map, s.in, s.out, NULL, 0, &s.num_bytes),
+    test_expect_ok(d->ctx, saved_put_map(d->ctx, s.map, s.in, s.out, NULL, 0, &s.num_bytes),
                    "size");
     s.bytes = (unsigned char *)malloc(s.num_bytes);
     size_t written = 0;
     test_expect_ok(
-        d->ctx, spops_kernel_map_save(d->ctx, s.map, s.in, s.out, s.bytes, s.num_bytes, &written),
-        "save");
+        d->ctx, saved_put_map(d->ctx, s.map, s.in, s.out, s.bytes, s.num_bytes, &written), "save");
     cr_assert(written == s.num_bytes);
     return s;
 }
@@ -82,7 +82,7 @@ static void load_refused(test_device *d, const saved_map *s, const unsigned char
 {
     spops_kernel_map *map = untouched;
     const int64_t live = d->memory.live;
-    test_expect(d->ctx, spops_kernel_map_load(d->ctx, s->in, s->out, bytes, n, &map),
+    test_expect(d->ctx, saved_get_map(d->ctx, s->in, s->out, bytes, n, &map),
                 SPOPS_STATUS_CORRUPT_DATA, fragment, fragment);
     cr_assert(map == NULL && d->memory.live == live, "%s", fragment);
 }
@@ -103,9 +103,9 @@ ParameterizedTest(struct backend_param *p, kernel_map_blob, round_trip)
                 cloud_rows rows = cloud_make(cloud, dims, false, &rng);
                 saved_map s = save_map(&d, (spops_kernel_map_kind)kind, contents[kind], &rows);
                 spops_kernel_map *loaded = untouched;
-                test_expect_ok(
-                    d.ctx, spops_kernel_map_load(d.ctx, s.in, s.out, s.bytes, s.num_bytes, &loaded),
-                    cloud_name(cloud));
+                test_expect_ok(d.ctx,
+                               saved_get_map(d.ctx, s.in, s.out, s.bytes, s.num_bytes, &loaded),
+                               cloud_name(cloud));
                 held_map a = held_map_of(&d, s.map, SPOPS_STATUS_OK, "saved");
                 held_map b = held_map_of(&d, loaded, SPOPS_STATUS_OK, "loaded");
                 cr_assert(a.info.kind == b.info.kind && a.info.contents == b.info.contents);
@@ -116,8 +116,7 @@ ParameterizedTest(struct backend_param *p, kernel_map_blob, round_trip)
                 size_t written = 0;
                 unsigned char *again = (unsigned char *)malloc(s.num_bytes);
                 test_expect_ok(
-                    d.ctx,
-                    spops_kernel_map_save(d.ctx, loaded, s.in, s.out, again, s.num_bytes, &written),
+                    d.ctx, saved_put_map(d.ctx, loaded, s.in, s.out, again, s.num_bytes, &written),
                     "again");
                 cr_assert(written == s.num_bytes && memcmp(again, s.bytes, written) == 0);
                 free(again);
@@ -145,11 +144,11 @@ ParameterizedTest(struct backend_param *p, kernel_map_blob, damaged)
 
     // Every cut, and every byte changed: the checksum sees it.
     for (size_t cut = 0; cut < n; cut += cut < 200 ? 1 : 37)
-        load_refused(&d, &s, s.bytes, cut, "kernel_map_load");
+        load_refused(&d, &s, s.bytes, cut, "plan_load");
     for (size_t at = 0; at < n; at += at < 200 ? 1 : 23) {
         memcpy(bytes, s.bytes, n);
         bytes[at] ^= 0x41;
-        load_refused(&d, &s, bytes, n, "kernel_map_load");
+        load_refused(&d, &s, bytes, n, "plan_load");
     }
     // The same with a checksum that is right: refused, or (where nothing hangs on that byte, such
     // as tile_rows) a map that holds what its sets say.
@@ -159,7 +158,7 @@ ParameterizedTest(struct backend_param *p, kernel_map_blob, damaged)
             memcpy(bytes, s.bytes, n);
             bytes[at] ^= (unsigned char)(1 << bit);
             seal(bytes, n);
-            const spops_status status = spops_kernel_map_load(d.ctx, s.in, s.out, bytes, n, &map);
+            const spops_status status = saved_get_map(d.ctx, s.in, s.out, bytes, n, &map);
             cr_assert((status == SPOPS_STATUS_OK) == (map != NULL), "byte %zu", at);
             if (status == SPOPS_STATUS_OK) {
                 held_map a = held_map_of(&d, map, SPOPS_STATUS_OK, "changed");
@@ -242,23 +241,35 @@ ParameterizedTest(struct backend_param *p, kernel_map_blob, other_clouds)
     other.n -= 1;
     t.in = set_of(&d, &other);
     load_refused(&d, &t, s.bytes, s.num_bytes, "num_in");
-    test_expect(d.ctx, spops_kernel_map_save(d.ctx, s.map, t.in, NULL, NULL, 0, &bytes), invalid,
+    test_expect(d.ctx, saved_put_map(d.ctx, s.map, t.in, NULL, NULL, 0, &bytes), invalid,
                 "rows, expected", "save with another set");
     // What save and load ask for.
+    const spops_plan *const wrong[] = {(const spops_plan *)s.map, (const spops_plan *)s.in,
+                                       (const spops_plan *)s.in};
+    test_expect(d.ctx, spops_plan_save(d.ctx, wrong[0], NULL, 0, NULL, 0, &bytes), invalid,
+                "num_parents is 0, expected 1 or 2 of kind kernel_map", "no sets");
+    test_expect(d.ctx, spops_plan_save(d.ctx, wrong[0], wrong, 3, NULL, 0, &bytes), invalid,
+                "num_parents is 3, expected 1 or 2 of kind kernel_map", "three sets");
+    test_expect(d.ctx, spops_plan_save(d.ctx, wrong[0], NULL, 1, NULL, 0, &bytes), invalid,
+                "parents is NULL", "no array");
+    test_expect(d.ctx, spops_plan_save(d.ctx, wrong[0], wrong, 1, NULL, 0, &bytes), invalid,
+                "parents[0] (in) is of kind kernel_map, expected coords", "no set but a map");
+    test_expect(d.ctx, saved_put(d.ctx, s.in, NULL, 0, &bytes), SPOPS_STATUS_NOT_SUPPORTED,
+                "plan_save: plans of kind coords are not saved", "a set");
     unsigned char small[8];
-    test_expect(d.ctx, spops_kernel_map_save(d.ctx, s.map, s.in, NULL, small, 8, &bytes), invalid,
+    test_expect(d.ctx, saved_put_map(d.ctx, s.map, s.in, NULL, small, 8, &bytes), invalid,
                 "capacity is 8", "small");
     cr_assert(bytes == s.num_bytes);
-    test_expect(d.ctx, spops_kernel_map_save(d.ctx, s.map, s.in, NULL, NULL, 0, NULL), invalid,
+    test_expect(d.ctx, saved_put_map(d.ctx, s.map, s.in, NULL, NULL, 0, NULL), invalid,
                 "bytes is NULL", "no size");
-    test_expect(d.ctx, spops_kernel_map_save(d.ctx, s.map, NULL, NULL, NULL, 0, &bytes), invalid,
-                "in is NULL", "no set");
-    test_expect(d.ctx, spops_kernel_map_load(d.ctx, s.in, NULL, s.bytes, s.num_bytes, NULL),
-                invalid, "map is NULL", "no map");
-    test_expect(d.ctx, spops_kernel_map_load(d.ctx, NULL, NULL, s.bytes, s.num_bytes, &map),
-                invalid, "in is NULL", "no set");
-    test_expect(d.ctx, spops_kernel_map_load(d.ctx, s.in, NULL, NULL, 0, &map), invalid,
-                "data is NULL", "no data");
+    test_expect(d.ctx, saved_put_map(d.ctx, s.map, NULL, NULL, NULL, 0, &bytes), invalid,
+                "parents[0] (in) is NULL", "no set");
+    test_expect(d.ctx, saved_get_map(d.ctx, s.in, NULL, s.bytes, s.num_bytes, NULL), invalid,
+                "plan is NULL", "no map");
+    test_expect(d.ctx, saved_get_map(d.ctx, NULL, NULL, s.bytes, s.num_bytes, &map), invalid,
+                "parents[0] (in) is NULL", "no set");
+    test_expect(d.ctx, saved_get_map(d.ctx, s.in, NULL, NULL, 0, &map), invalid, "data is NULL",
+                "no data");
     spops_coords_destroy(t.in);
     cloud_free(&rows), cloud_free(&other);
     free_saved(&s);
@@ -289,13 +300,12 @@ Test(kernel_map_blob, other_coordinates_without_pairs)
                    spops_kernel_map_create(d.ctx, SPOPS_MAP_CONVOLUTION, &kernel, sets[0], sets[1],
                                            NULL, &s.map),
                    "map");
-    test_expect_ok(
-        d.ctx,
-        spops_kernel_map_save(d.ctx, s.map, sets[0], sets[1], bytes, sizeof bytes, &s.num_bytes),
-        "save");
+    test_expect_ok(d.ctx,
+                   saved_put_map(d.ctx, s.map, sets[0], sets[1], bytes, sizeof bytes, &s.num_bytes),
+                   "save");
     spops_kernel_map_destroy(s.map);
-    test_expect_ok(
-        d.ctx, spops_kernel_map_load(d.ctx, sets[0], sets[1], bytes, s.num_bytes, &s.map), "load");
+    test_expect_ok(d.ctx, saved_get_map(d.ctx, sets[0], sets[1], bytes, s.num_bytes, &s.map),
+                   "load");
     spops_kernel_map_destroy(s.map);
     s.in = sets[2], s.out = sets[1];
     load_refused(&d, &s, bytes, s.num_bytes, "other coordinates than in");

@@ -11,6 +11,7 @@
 #include "tests/support/launch.h"
 #include "tests/support/params.h"
 #include "tests/support/relation.h"
+#include "tests/support/saved.h"
 
 static spops_segments *const untouched = (spops_segments *)16; // what *out holds before a call
 
@@ -417,12 +418,12 @@ ParameterizedTest(struct backend_param *p, segments, info_and_traffic)
 static unsigned char *save(test_device *d, const spops_segments *plan, size_t *bytes)
 {
     *bytes = 0;
-    test_expect_ok(d->ctx, spops_segments_save(d->ctx, plan, NULL, 0, bytes), "measure");
+    test_expect_ok(d->ctx, saved_put(d->ctx, plan, NULL, 0, bytes), "measure");
     cr_assert(*bytes > 0);
     unsigned char *data = (unsigned char *)malloc(*bytes);
     size_t written = 0;
     memset(data, 0xcc, *bytes);
-    test_expect_ok(d->ctx, spops_segments_save(d->ctx, plan, data, *bytes, &written), "save");
+    test_expect_ok(d->ctx, saved_put(d->ctx, plan, data, *bytes, &written), "save");
     cr_assert(written == *bytes);
     return data;
 }
@@ -450,7 +451,8 @@ ParameterizedTest(struct backend_param *p, segments, save_and_load)
                 d.ctx, test_relation_plan(&relation, d.ctx, 16, SPOPS_GRADIENTS_ALL, &plan), what);
             size_t bytes, again_bytes;
             unsigned char *data = save(&d, plan, &bytes);
-            test_expect_ok(d.ctx, spops_segments_load(d.ctx, data, bytes, &loaded), what);
+            test_expect_ok(d.ctx, saved_get(d.ctx, SPOPS_PLAN_SEGMENTS, data, bytes, &loaded),
+                           what);
             const spops_segments_info info = info_of(&d, loaded);
             check_info(&info, &relation, what);
             check_view(&d, loaded, &relation, what);
@@ -460,7 +462,8 @@ ParameterizedTest(struct backend_param *p, segments, save_and_load)
             cr_assert(again_bytes == bytes && memcmp(again, data, bytes) == 0,
                       "%s: a loaded plan saves as other bytes", what);
             // Bytes of one backend are read by the other.
-            test_expect_ok(cpu.ctx, spops_segments_load(cpu.ctx, data, bytes, &on_cpu), what);
+            test_expect_ok(cpu.ctx, saved_get(cpu.ctx, SPOPS_PLAN_SEGMENTS, data, bytes, &on_cpu),
+                           what);
             check_view(&cpu, on_cpu, &relation, what);
             spops_segments_destroy(plan), spops_segments_destroy(loaded);
             spops_segments_destroy(on_cpu);
@@ -478,7 +481,7 @@ static void check_damaged(test_device *d, const unsigned char *damaged, size_t b
 {
     spops_segments *out = untouched;
     const int64_t live = d->memory.live;
-    const spops_status status = spops_segments_load(d->ctx, damaged, bytes, &out);
+    const spops_status status = saved_get(d->ctx, SPOPS_PLAN_SEGMENTS, damaged, bytes, &out);
     if (status == SPOPS_STATUS_OK) {
         size_t again_bytes;
         unsigned char *again = save(d, out, &again_bytes);
@@ -487,7 +490,7 @@ static void check_damaged(test_device *d, const unsigned char *damaged, size_t b
         free(again);
         spops_segments_destroy(out);
     } else {
-        test_expect(d->ctx, status, SPOPS_STATUS_CORRUPT_DATA, "segments_load", what);
+        test_expect(d->ctx, status, SPOPS_STATUS_CORRUPT_DATA, "plan_load", what);
         cr_assert(out == NULL, "%s: *out is not NULL", what);
     }
     cr_assert(d->memory.live == live, "%s: leaked", what);
@@ -519,8 +522,8 @@ ParameterizedTest(struct backend_param *p, segments, load_refuses)
             unsigned char *cut = (unsigned char *)malloc(length + (length == 0));
             memcpy(cut, data, length);
             out = untouched;
-            test_expect(ctx, spops_segments_load(ctx, cut, length, &out), SPOPS_STATUS_CORRUPT_DATA,
-                        "segments_load",
+            test_expect(ctx, saved_get(ctx, SPOPS_PLAN_SEGMENTS, cut, length, &out),
+                        SPOPS_STATUS_CORRUPT_DATA, "plan_load",
                         test_describe(text, "the first %zu of %zu bytes", length, bytes));
             cr_assert(out == NULL);
             free(cut);
@@ -543,20 +546,36 @@ ParameterizedTest(struct backend_param *p, segments, load_refuses)
         }
 
         out = untouched;
-        test_expect(NULL, spops_segments_load(NULL, data, bytes, &out), invalid, "ctx", "ctx");
-        test_expect(ctx, spops_segments_load(ctx, data, bytes, NULL), invalid, "out", "out");
-        test_expect(ctx, spops_segments_load(ctx, NULL, bytes, &out), invalid, "data", "data");
+        test_expect(NULL, saved_get(NULL, SPOPS_PLAN_SEGMENTS, data, bytes, &out), invalid, "ctx",
+                    "ctx");
+        const spops_plan *const self = (const spops_plan *)plan;
+        test_expect(ctx, spops_plan_save(ctx, self, &self, 1, copy, bytes, &n), invalid,
+                    "plan_save: num_parents is 1, expected 0 of kind segments", "parents");
+        test_expect(ctx, saved_get_on(ctx, SPOPS_PLAN_SEGMENTS, &self, 1, data, bytes, &out),
+                    invalid, "plan_load: num_parents is 1, expected 0 of kind segments", "parents");
+        test_expect(ctx, saved_get(ctx, SPOPS_PLAN_NONE, data, bytes, &out), invalid,
+                    "plan_load: kind is 0, expected 1 to 18", "no kind");
+        test_expect(ctx, saved_get(ctx, SPOPS_PLAN_COORDS, data, bytes, &out),
+                    SPOPS_STATUS_NOT_SUPPORTED, "plan_load: plans of kind coords are not saved",
+                    "a kind that is not saved");
+        cr_assert_null(out);
+        test_expect(ctx, saved_get(ctx, SPOPS_PLAN_BEV_PLAN, data, bytes, &out),
+                    SPOPS_STATUS_CORRUPT_DATA, "the data does not begin with \"SPOPBEV\"",
+                    "another kind");
+        test_expect(ctx, saved_get(ctx, SPOPS_PLAN_SEGMENTS, data, bytes, NULL), invalid,
+                    "plan is NULL", "out");
+        test_expect(ctx, saved_get(ctx, SPOPS_PLAN_SEGMENTS, NULL, bytes, &out), invalid, "data",
+                    "data");
         cr_assert(out == NULL);
         // save
         memset(copy, 0x33, bytes);
-        test_expect(ctx, spops_segments_save(ctx, plan, copy, bytes - 1, &n), invalid, "capacity",
+        test_expect(ctx, saved_put(ctx, plan, copy, bytes - 1, &n), invalid, "capacity",
                     "a buffer one byte short");
         for (size_t i = 0; i < bytes; ++i)
             cr_assert(copy[i] == 0x33, "byte %zu was written", i);
-        test_expect(ctx, spops_segments_save(ctx, NULL, copy, bytes, &n), invalid,
-                    "segments is NULL", "segments NULL");
-        test_expect(ctx, spops_segments_save(ctx, plan, copy, bytes, NULL), invalid, "bytes",
-                    "bytes NULL");
+        test_expect(ctx, saved_put(ctx, NULL, copy, bytes, &n), invalid, "plan is NULL",
+                    "segments NULL");
+        test_expect(ctx, saved_put(ctx, plan, copy, bytes, NULL), invalid, "bytes", "bytes NULL");
         free(data), free(copy);
         spops_segments_destroy(plan);
     }
@@ -840,7 +859,7 @@ ParameterizedTest(struct backend_param *p, segments, refill_refuses)
                 "keys NULL");
     test_expect(NULL, spops_segments_update(NULL, plan, keys, keys, NULL, NULL), invalid, "ctx",
                 "ctx NULL");
-    test_expect(d.ctx, spops_segments_save(d.ctx, plan, NULL, 0, &bytes), invalid, "segments_save",
+    test_expect(d.ctx, saved_put(d.ctx, plan, NULL, 0, &bytes), invalid, "plan_save",
                 "a reserved plan is not saved");
     test_free(&d, keys);
     spops_segments_destroy(plan), spops_segments_destroy(fixed);

@@ -81,7 +81,7 @@ const option_set plan_options = {
              "\n"
              "FILE is one of\n"
              "  a rig as JSON       planned with --setting; left out: the shipped rig\n"
-             "  a saved plan        as --save and spops_bev_plan_save write it\n"
+             "  a saved plan        as --save and spops_plan_save write it\n"
              "  a scatter map       raw int32 numbers: points, cells, feature rows, depth\n"
              "                      elements, then ranks_depth, ranks_feat, ranks_bev,\n"
              "                      each [points]\n"
@@ -292,8 +292,12 @@ static spops_bev_plan *make_plan(const plan_job *job, const session *s, const ch
         *kind = "scatter map";
         plan = plan_of_map(job, s, data);
     } else {
+        spops_plan *loaded;
         *kind = "saved plan";
-        if (spops_bev_plan_load(s->ctx, data, bytes, &plan) != SPOPS_STATUS_OK)
+        const spops_status status =
+            spops_plan_load(s->ctx, SPOPS_PLAN_BEV_PLAN, NULL, 0, data, bytes, &loaded);
+        plan = (spops_bev_plan *)loaded;
+        if (status != SPOPS_STATUS_OK)
             command_fail(job->command,
                          "%s: no rig (JSON), scatter map (int32) or cloud (.npy), and as a saved "
                          "plan: %s",
@@ -310,7 +314,8 @@ static bool save_plan(const plan_job *job, const session *s, const spops_bev_pla
     FILE *file = NULL;
     bool ok = false;
 
-    if (spops_bev_plan_save(s->ctx, plan, NULL, 0, bytes) != SPOPS_STATUS_OK) {
+    const spops_plan *any = (const spops_plan *)plan;
+    if (spops_plan_save(s->ctx, any, NULL, 0, NULL, 0, bytes) != SPOPS_STATUS_OK) {
         command_fail(job->command, "%s", spops_last_error(s->ctx));
         return false;
     }
@@ -319,7 +324,7 @@ static bool save_plan(const plan_job *job, const session *s, const spops_bev_pla
         command_fail(job->command, "no memory for %zu bytes", *bytes);
         return false;
     }
-    if (spops_bev_plan_save(s->ctx, plan, buffer, *bytes, bytes) != SPOPS_STATUS_OK) {
+    if (spops_plan_save(s->ctx, any, NULL, 0, buffer, *bytes, bytes) != SPOPS_STATUS_OK) {
         command_fail(job->command, "%s", spops_last_error(s->ctx));
         goto done;
     }

@@ -299,14 +299,6 @@ SPOPS_API spops_status spops_bev_plan_get_intervals_sync(spops_context *ctx,
                                                          const spops_bev_plan *plan,
                                                          const spops_bev_intervals_out *intervals);
 
-/** Save a plan not made by reserve as bytes, for spops_bev_plan_load. As spops_segments_save. */
-SPOPS_API spops_status spops_bev_plan_save(spops_context *ctx, const spops_bev_plan *plan,
-                                           void *buffer, size_t capacity, size_t *bytes);
-
-/** Load a plan that spops_bev_plan_save wrote, on any backend. As spops_segments_load. */
-SPOPS_API spops_status spops_bev_plan_load(spops_context *ctx, const void *data, size_t bytes,
-                                           spops_bev_plan **out);
-
 /** Free a plan; NULL is fine. Waits for the creating context; nothing else may be running it. */
 static inline void spops_bev_plan_destroy(spops_bev_plan *plan)
 {

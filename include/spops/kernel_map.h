@@ -227,41 +227,6 @@ SPOPS_API spops_status spops_kernel_map_get_info_sync(spops_context *ctx,
                                                       const spops_kernel_map *map,
                                                       spops_kernel_map_info *info);
 
-/**
- * Save a map made by create or create_inverse as bytes, for spops_kernel_map_load.
- *
- * map       Must hold its TABLE.
- * in, out   The sets it was made from (out NULL: in).
- * buffer    Host memory of `capacity` bytes, written; NULL: nothing is, and *bytes says what would
- *           be.
- * bytes     Set to the bytes written, or needed.
- *
- * Stream    Waits for ctx's stream. Not capturable.
- * Errors    INVALID_ARGUMENT (buffer too small, a map made by reserve, sets of other sizes),
- *           OUT_OF_MEMORY, NOT_SUPPORTED, CUDA.
- * Threads   One thread at a time per ctx; map and sets may be shared.
- */
-SPOPS_API spops_status spops_kernel_map_save(spops_context *ctx, const spops_kernel_map *map,
-                                             const spops_coords *in, const spops_coords *out,
-                                             void *buffer, size_t capacity, size_t *bytes);
-
-/**
- * Load a map that spops_kernel_map_save wrote, on any backend. It holds what the saved one held.
- *
- * in, out   Sets with the rows of those that the map was made from (out NULL: in). The rows of a
- *           set can be stored (spops_coords_get_view) and made a set again (spops_coords_create).
- * data      [bytes] host memory, checked like a caller's indices.
- * map       The map; NULL after a failure.
- *
- * Stream    Works on ctx's stream and waits for it. Not capturable.
- * Errors    CORRUPT_DATA (truncated, damaged or hostile bytes, or a map between other sets),
- *           INVALID_ARGUMENT, OUT_OF_MEMORY, NOT_SUPPORTED, CUDA.
- * Threads   One thread at a time per ctx. ctx must outlive the map.
- */
-SPOPS_API spops_status spops_kernel_map_load(spops_context *ctx, const spops_coords *in,
-                                             const spops_coords *out, const void *data,
-                                             size_t bytes, spops_kernel_map **map);
-
 /** Free a map; NULL is fine. Waits for its context; nothing else may be using it. */
 static inline void spops_kernel_map_destroy(spops_kernel_map *map)
 {

@@ -168,6 +168,45 @@ SPOPS_API spops_status spops_plan_get_state_sync(spops_context *ctx, const spops
 SPOPS_API spops_status spops_update(spops_context *ctx, spops_plan *const *plans,
                                     int32_t num_plans);
 
+/**
+ * Save a plan that was made without capacities as bytes, for spops_plan_load: one of segments, a BEV plan,
+ * or a kernel map by create or create_inverse that holds its TABLE.
+ *
+ * parents   [num_parents] of a kernel map the sets that it was made from: in, and out where that is
+ *           another. NULL and 0 of other kinds.
+ * buffer    Host memory of `capacity` bytes, written; NULL: nothing is, and *bytes says what would
+ *           be.
+ * bytes     Set to the bytes written, or needed.
+ *
+ * Stream    Waits for ctx's stream. Not capturable.
+ * Errors    INVALID_ARGUMENT (NULL, buffer too small, a plan made by reserve, sets of other sizes),
+ *           NOT_SUPPORTED (a kind that is not saved, a map without its TABLE), OUT_OF_MEMORY, CUDA.
+ * Threads   One thread at a time per ctx; the plans may be shared.
+ */
+SPOPS_API spops_status spops_plan_save(spops_context *ctx, const spops_plan *plan,
+                                       const spops_plan *const *parents, int32_t num_parents,
+                                       void *buffer, size_t capacity, size_t *bytes);
+
+/**
+ * Load a plan that spops_plan_save wrote, on any backend. It holds what the saved one held.
+ *
+ * kind      That was saved; bytes of another are refused.
+ * parents   [num_parents] of a kernel map sets with the rows of those that it was made from. The rows of
+ *           a set can be stored (spops_coords_get_view) and made a set again (spops_coords_create).
+ * data      [bytes] host memory, checked like a caller's indices. Whatever they say, loading segments
+ *           takes at most 2,048 * bytes of memory, scratch included.
+ * plan      The plan, to be cast to its kind; NULL after a failure.
+ *
+ * Stream    Works on ctx's stream and waits for it. Not capturable.
+ * Scratch   Reserved in ctx for the plan's own needs.
+ * Errors    CORRUPT_DATA (truncated, damaged or hostile bytes, another kind, a map between other sets),
+ *           INVALID_ARGUMENT, OUT_OF_MEMORY, NOT_SUPPORTED (a kind that is not saved), CUDA.
+ * Threads   One thread at a time per ctx. ctx must outlive the plan.
+ */
+SPOPS_API spops_status spops_plan_load(spops_context *ctx, spops_plan_kind kind,
+                                       const spops_plan *const *parents, int32_t num_parents,
+                                       const void *data, size_t bytes, spops_plan **plan);
+
 /** Bytes of the plan's arrays where its context runs; 0 for NULL. */
 SPOPS_API size_t spops_plan_bytes(const spops_plan *plan);
 

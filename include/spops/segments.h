@@ -181,37 +181,6 @@ SPOPS_API spops_status spops_segments_get_traffic_sync(spops_context *ctx,
                                                        int weighted, spops_traffic *traffic);
 
 /**
- * Save a plan made by create or create_from_keys as bytes, for spops_segments_load.
- *
- * buffer    Host memory of `capacity` bytes, written; NULL: nothing is, and *bytes says what would
- *           be.
- * bytes     Set to the bytes written, or needed.
- *
- * Stream    Waits for ctx's stream. Not capturable.
- * Errors    INVALID_ARGUMENT (buffer too small, a plan made by reserve), OUT_OF_MEMORY,
- *           NOT_SUPPORTED, CUDA.
- * Threads   One thread at a time per ctx; segments may be shared.
- */
-SPOPS_API spops_status spops_segments_save(spops_context *ctx, const spops_segments *segments,
-                                           void *buffer, size_t capacity, size_t *bytes);
-
-/**
- * Load a plan that spops_segments_save wrote, on any backend.
- *
- * data      [bytes] host memory, checked like a caller's indices. Whatever they say, loading takes
- *           at most 2,048 * bytes of memory, scratch included.
- * out       The plan; NULL after a failure.
- *
- * Stream    Works on ctx's stream and waits for it. Not capturable.
- * Scratch   Reserved in ctx for the plan's own needs.
- * Errors    CORRUPT_DATA (truncated, damaged or hostile bytes), INVALID_ARGUMENT, OUT_OF_MEMORY,
- *           NOT_SUPPORTED, CUDA.
- * Threads   One thread at a time per ctx. ctx must outlive the plan.
- */
-SPOPS_API spops_status spops_segments_load(spops_context *ctx, const void *data, size_t bytes,
-                                           spops_segments **out);
-
-/**
  * The arrays of a plan's forward lists where its context runs, for kernels of the caller's own
  * (spops/device/segreduce.cuh). Segment s holds positions offsets[s] .. offsets[s+1] - 1.
  */

@@ -590,6 +590,8 @@ static void put_numbers(spops_file *f, void *to)
     spops_segments_image_numbers(f, &image->segments);
 }
 
+_Static_assert(sizeof(bev_image) <= SPOPS_FILE_IMAGE_BYTES, "an image has no room");
+
 static spops_status describe(spops_context *ctx, const char *call, const spops_plan *base, void *to)
 {
     const spops_bev_plan *plan = (const spops_bev_plan *)base;
@@ -650,24 +652,3 @@ static const spops_plan_file bev_file = {.magic = "SPOPBEV",
                                          .fetch = fetch,
                                          .check = check_image,
                                          .make = make};
-
-spops_status spops_bev_plan_save(spops_context *ctx, const spops_bev_plan *plan, void *buffer,
-                                 size_t capacity, size_t *bytes)
-{
-    static const char call[] = "bev_plan_save";
-    bev_image image;
-
-    SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_plan_check(ctx, call, "plan", plan));
-    return spops_plan_save(ctx, call, &plan->base, &image, buffer, capacity, bytes);
-}
-
-spops_status spops_bev_plan_load(spops_context *ctx, const void *data, size_t bytes,
-                                 spops_bev_plan **out)
-{
-    static const char call[] = "bev_plan_load";
-    bev_image image = {0};
-
-    SPOPS_BEGIN_CREATE(ctx, call, out);
-    return spops_plan_load(ctx, call, &bev_file, &image, data, bytes, out);
-}

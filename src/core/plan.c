@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The life cycle of plans, once for all kinds.
 #include "core/plan.h"
+#include "core/plan_file.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,6 +44,11 @@ spops_plan_kind spops_plan_get_kind(const spops_plan *plan)
 static const spops_plan_kind_info *info_of(spops_plan_kind kind)
 {
     return &infos[(int)kind - 1];
+}
+
+const spops_plan_file *spops_plan_file_of(spops_plan_kind kind)
+{
+    return all_ops[(int)kind - 1]->file;
 }
 
 // A field in the text of a kind: its name, and how many ints it takes: [rows][cols] or [cols].

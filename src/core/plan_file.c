@@ -2,6 +2,7 @@
 // Plans as bytes: what they begin and end with, and the order in which an image is filled.
 #include "core/plan_file.h"
 
+#include <stddef.h>
 #include <string.h>
 
 #include "core/check.h"
@@ -66,8 +67,31 @@ static void put_file(spops_file *f, const spops_plan_file *file, void *image, in
     spops_file_numbers(f, &checksum, 1, sizeof checksum);
 }
 
-spops_status spops_plan_save(spops_context *ctx, const char *call, const spops_plan *plan,
-                             void *image, void *buffer, size_t capacity, size_t *bytes)
+typedef union file_image {
+    max_align_t aligned;
+    char bytes[SPOPS_FILE_IMAGE_BYTES];
+} file_image;
+
+// An empty image of a kind, with what it stands on.
+static spops_status open_image(spops_context *ctx, const char *call, spops_plan_kind kind,
+                               const spops_plan *const *parents, int32_t num_parents,
+                               file_image *image)
+{
+    const spops_plan_file *file = spops_plan_file_of(kind);
+    const char *name = spops_plan_kinds(NULL)[kind - 1].name;
+
+    memset(image, 0, sizeof *image);
+    if (file == NULL)
+        return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED, "%s: plans of kind %s are not saved",
+                          call, name);
+    if (file->stand != NULL) return file->stand(ctx, call, parents, num_parents, image);
+    SPOPS_REQUIRE(ctx, num_parents == 0, "%s: num_parents is %" PRId32 ", expected 0 of kind %s",
+                  call, num_parents, name);
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status save_image(spops_context *ctx, const char *call, const spops_plan *plan,
+                               void *image, void *buffer, size_t capacity, size_t *bytes)
 {
     const spops_plan_file *file = plan->ops->file;
     spops_file measured = {0}, written = {.to = buffer};
@@ -75,7 +99,6 @@ spops_status spops_plan_save(spops_context *ctx, const char *call, const spops_p
     int32_t *arrays;
     int64_t num;
 
-    SPOPS_TRY(spops_check_object(ctx, call, "bytes", bytes, sizeof *bytes));
     SPOPS_REQUIRE(ctx, !plan->refillable, "%s: the plan was made by %s_reserve", call,
                   spops_plan_kinds(NULL)[plan->kind - 1].name);
     SPOPS_TRY(spops_check_not_capturing(ctx, call));
@@ -93,6 +116,21 @@ spops_status spops_plan_save(spops_context *ctx, const char *call, const spops_p
     if (status == SPOPS_STATUS_OK) put_file(&written, file, image, arrays, num);
     spops_host_free(ctx, arrays, (size_t)num, sizeof *arrays);
     return status;
+}
+
+spops_status spops_plan_save(spops_context *ctx, const spops_plan *plan,
+                             const spops_plan *const *parents, int32_t num_parents, void *buffer,
+                             size_t capacity, size_t *bytes)
+{
+    static const char call[] = "plan_save";
+    file_image image;
+
+    SPOPS_BEGIN_CALL(ctx, call);
+    ctx->call = call;
+    SPOPS_TRY(spops_plan_check(ctx, call, "plan", plan));
+    SPOPS_TRY(spops_check_object(ctx, call, "bytes", bytes, sizeof *bytes));
+    SPOPS_TRY(open_image(ctx, call, plan->kind, parents, num_parents, &image));
+    return save_image(ctx, call, plan, &image, buffer, capacity, bytes);
 }
 
 // ---- Load ---------------------------------------------------------------------------------------
@@ -153,13 +191,23 @@ static spops_status read_file(spops_context *ctx, const char *call, const spops_
     return status;
 }
 
-spops_status spops_plan_load(spops_context *ctx, const char *call, const spops_plan_file *file,
-                             void *image, const void *data, size_t bytes, void *out)
+spops_status spops_plan_load(spops_context *ctx, spops_plan_kind kind,
+                             const spops_plan *const *parents, int32_t num_parents,
+                             const void *data, size_t bytes, spops_plan **plan)
 {
+    static const char call[] = "plan_load";
+    int32_t num_kinds = 0;
     spops_status status;
+    file_image image;
 
+    SPOPS_BEGIN_CREATE(ctx, call, plan);
+    ctx->call = call;
+    (void)spops_plan_kinds(&num_kinds);
+    SPOPS_REQUIRE(ctx, (int)kind >= 1 && (int)kind <= num_kinds, "%s: kind is %d, expected 1 to %d",
+                  call, (int)kind, (int)num_kinds);
+    SPOPS_TRY(open_image(ctx, call, kind, parents, num_parents, &image));
     SPOPS_REQUIRE(ctx, data != NULL, "%s: data is NULL", call);
-    status = read_file(ctx, call, file, image, data, bytes, out);
+    status = read_file(ctx, call, spops_plan_file_of(kind), &image, data, bytes, plan);
     if (status != SPOPS_STATUS_INVALID_ARGUMENT) return status;
     return spops_fail(ctx, SPOPS_STATUS_CORRUPT_DATA, "%s", spops_last_error(ctx));
 }

@@ -3,8 +3,8 @@
 //
 //     magic (8 bytes) | version u32 | numbers | arrays of i32 | checksum u64 of everything before it
 //
-// A kind brings an image, a struct of its numbers and of addresses of its arrays in host memory, and
-// what its spops_plan_file says. All numbers are little-endian.
+// A kind brings an image, a struct of its numbers and of addresses of its arrays in host memory, of at most
+// SPOPS_FILE_IMAGE_BYTES, which begins as zeros, and what its spops_plan_file says. All numbers are little-endian.
 #ifndef SPOPS_CORE_PLAN_FILE_H
 #define SPOPS_CORE_PLAN_FILE_H
 
@@ -15,6 +15,7 @@ extern "C" {
 #endif
 
 #define SPOPS_FILE_CHECKSUM_BYTES 8
+#define SPOPS_FILE_IMAGE_BYTES    4096
 
 // Bytes that are written (`to`), read (`from`) or, with neither, counted: one function lists what a
 // file has, so that the three cannot disagree.
@@ -34,6 +35,9 @@ uint64_t spops_file_checksum(const void *data, size_t bytes);
 struct spops_plan_file {
     char magic[8];
     uint32_t version;
+    // The plans that the image of a saved or loaded one is given; NULL: none are.
+    spops_status (*stand)(spops_context *ctx, const char *call, const spops_plan *const *parents,
+                          int32_t num_parents, void *image);
     // An image's numbers, in their order.
     void (*numbers)(spops_file *f, void *image);
     // How many int32 its arrays have, by its numbers; they lie at `at`, unless that is NULL.
@@ -48,12 +52,8 @@ struct spops_plan_file {
     spops_status (*make)(spops_context *ctx, const char *call, const void *image, void *out);
 };
 
-// What spops_X_save and spops_X_load do once their plan, or where it goes to, and what the image is
-// given besides are checked.
-spops_status spops_plan_save(spops_context *ctx, const char *call, const spops_plan *plan,
-                             void *image, void *buffer, size_t capacity, size_t *bytes);
-spops_status spops_plan_load(spops_context *ctx, const char *call, const spops_plan_file *file,
-                             void *image, const void *data, size_t bytes, void *out);
+// How plans of a kind, which there is, are saved; NULL: they are not.
+const spops_plan_file *spops_plan_file_of(spops_plan_kind kind);
 
 // A number of an image is low to high: INVALID_ARGUMENT, by its name.
 spops_status spops_file_check(spops_context *ctx, const char *call, const char *name, int64_t value,

@@ -78,6 +78,8 @@ static int64_t place_arrays(void *to, int32_t *at)
 
 // ---- Save ---------------------------------------------------------------------------------------
 
+_Static_assert(sizeof(map_image) <= SPOPS_FILE_IMAGE_BYTES, "an image has no room");
+
 static spops_status describe(spops_context *ctx, const char *call, const spops_plan *plan, void *to)
 {
     const spops_kernel_map *map = (const spops_kernel_map *)plan;
@@ -296,52 +298,40 @@ done:
     return status;
 }
 
+// The sets of a map that is saved or loaded: there, where ctx runs, with their counts on the host.
+static spops_status take_sets(spops_context *ctx, const char *call,
+                              const spops_plan *const *parents, int32_t num_parents, void *to)
+{
+    static const char *const names[] = {"parents[0] (in)", "parents[1] (out)"};
+    map_image *image = to;
+
+    SPOPS_REQUIRE(ctx, num_parents == 1 || num_parents == 2,
+                  "%s: num_parents is %" PRId32
+                  ", expected 1 or 2 of kind kernel_map: the sets in and out",
+                  call, num_parents);
+    SPOPS_REQUIRE(ctx, parents != NULL, "%s: parents is NULL", call);
+    for (int32_t i = 0; i < num_parents; ++i) {
+        SPOPS_TRY(spops_plan_check(ctx, call, names[i], parents[i]));
+        SPOPS_REQUIRE(ctx, parents[i]->kind == SPOPS_PLAN_COORDS,
+                      "%s: %s is of kind %s, expected coords", call, names[i],
+                      spops_plan_kinds(NULL)[parents[i]->kind - 1].name);
+        SPOPS_REQUIRE(ctx, !parents[i]->refillable, "%s: %s was made by coords_reserve", call,
+                      names[i]);
+    }
+    image->in = (const spops_coords *)parents[0];
+    image->out = (const spops_coords *)parents[num_parents - 1];
+    SPOPS_REQUIRE(ctx, image->in->arrays.layout.dims == image->out->arrays.layout.dims,
+                  "%s: %s has %" PRId32 " axes, expected %" PRId32 " as %s has", call, names[1],
+                  image->out->arrays.layout.dims, image->in->arrays.layout.dims, names[0]);
+    return SPOPS_STATUS_OK;
+}
+
 const spops_plan_file spops_kernel_map_file = {.magic = "SPOPMAP",
                                                .version = 2,
+                                               .stand = take_sets,
                                                .numbers = put_numbers,
                                                .place = place_arrays,
                                                .describe = describe,
                                                .fetch = fetch,
                                                .check = check_numbers,
                                                .make = make};
-
-// The sets of a call that saves or loads: there, where ctx runs, with their counts on the host.
-static spops_status take_sets(spops_context *ctx, const char *call, const spops_coords *in,
-                              const spops_coords *out, map_image *image)
-{
-    image->in = in;
-    image->out = out == NULL ? in : out;
-    SPOPS_TRY(spops_plan_check(ctx, call, "in", in));
-    SPOPS_TRY(spops_plan_check(ctx, call, "out", image->out));
-    SPOPS_REQUIRE(ctx, !in->base.refillable, "%s: in was made by coords_reserve", call);
-    SPOPS_REQUIRE(ctx, !image->out->base.refillable, "%s: out was made by coords_reserve", call);
-    return SPOPS_STATUS_OK;
-}
-
-spops_status spops_kernel_map_save(spops_context *ctx, const spops_kernel_map *map,
-                                   const spops_coords *in, const spops_coords *out, void *buffer,
-                                   size_t capacity, size_t *bytes)
-{
-    static const char call[] = "kernel_map_save";
-    map_image image = {0};
-
-    SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_plan_check(ctx, call, "map", map));
-    SPOPS_TRY(take_sets(ctx, call, in, out, &image));
-    return spops_plan_save(ctx, call, &map->base, &image, buffer, capacity, bytes);
-}
-
-spops_status spops_kernel_map_load(spops_context *ctx, const spops_coords *in,
-                                   const spops_coords *out, const void *data, size_t bytes,
-                                   spops_kernel_map **map)
-{
-    static const char call[] = "kernel_map_load";
-    map_image image = {0};
-
-    SPOPS_BEGIN_CREATE(ctx, call, map);
-    SPOPS_TRY(take_sets(ctx, call, in, out, &image));
-    SPOPS_REQUIRE(ctx, in->arrays.layout.dims == image.out->arrays.layout.dims,
-                  "%s: out has %" PRId32 " axes, expected %" PRId32 " as in has", call,
-                  image.out->arrays.layout.dims, in->arrays.layout.dims);
-    return spops_plan_load(ctx, call, &spops_kernel_map_file, &image, data, bytes, map);
-}

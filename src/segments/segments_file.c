@@ -269,6 +269,8 @@ spops_status spops_segments_image_check_arrays(spops_context *ctx, const char *c
     return SPOPS_STATUS_OK;
 }
 
+_Static_assert(sizeof(spops_segments_image) <= SPOPS_FILE_IMAGE_BYTES, "an image has no room");
+
 static spops_status describe(spops_context *ctx, const char *call, const spops_plan *plan,
                              void *image)
 {
@@ -295,24 +297,3 @@ const spops_plan_file spops_segments_file = {.magic = "SPOPSEG",
                                              .fetch = fetch,
                                              .check = spops_segments_image_check,
                                              .make = make};
-
-spops_status spops_segments_save(spops_context *ctx, const spops_segments *segments, void *buffer,
-                                 size_t capacity, size_t *bytes)
-{
-    static const char call[] = "segments_save";
-    spops_segments_image image;
-
-    SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_plan_check(ctx, call, "segments", segments));
-    return spops_plan_save(ctx, call, &segments->base, &image, buffer, capacity, bytes);
-}
-
-spops_status spops_segments_load(spops_context *ctx, const void *data, size_t bytes,
-                                 spops_segments **out)
-{
-    static const char call[] = "segments_load";
-    spops_segments_image image = {0};
-
-    SPOPS_BEGIN_CREATE(ctx, call, out);
-    return spops_plan_load(ctx, call, &spops_segments_file, &image, data, bytes, out);
-}

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fuzz.h"
+#include "tests/support/saved.h"
 
 static void *limited_alloc(void *user, size_t bytes)
 {
@@ -107,10 +108,10 @@ static void *save_bev_plan(spops_context *ctx, const spops_bev_plan *plan, size_
 {
     size_t written = 0;
     void *buffer;
-    if (!had_memory(ctx, spops_bev_plan_save(ctx, plan, NULL, 0, bytes))) return NULL;
+    if (!had_memory(ctx, saved_put(ctx, plan, NULL, 0, bytes))) return NULL;
     buffer = malloc(*bytes);
     FUZZ_REQUIRE(buffer != NULL, "no memory for %zu bytes", *bytes);
-    if (!had_memory(ctx, spops_bev_plan_save(ctx, plan, buffer, *bytes, &written))) {
+    if (!had_memory(ctx, saved_put(ctx, plan, buffer, *bytes, &written))) {
         free(buffer);
         return NULL;
     }
@@ -212,7 +213,8 @@ void fuzz_run_bev_plan(spops_context *ctx, spops_bev_plan *plan)
     }
     give_back_as_arrays(ctx, plan, &info);
     void *saved = save_bev_plan(ctx, plan, &bytes);
-    if (saved != NULL && had_memory(ctx, spops_bev_plan_load(ctx, saved, bytes, &loaded))) {
+    if (saved != NULL &&
+        had_memory(ctx, saved_get(ctx, SPOPS_PLAN_BEV_PLAN, saved, bytes, &loaded))) {
         void *saved_again = save_bev_plan(ctx, loaded, &loaded_bytes);
         if (saved_again != NULL) {
             size_t at = 0;
@@ -257,11 +259,11 @@ void fuzz_run_segments(spops_context *ctx, spops_segments *segments)
         free(w);
         free(out);
     }
-    if (!had_memory(ctx, spops_segments_save(ctx, segments, NULL, 0, &bytes))) return;
+    if (!had_memory(ctx, saved_put(ctx, segments, NULL, 0, &bytes))) return;
     void *buffer = malloc(bytes);
     FUZZ_REQUIRE(buffer != NULL, "no memory for %zu bytes", bytes);
-    if (had_memory(ctx, spops_segments_save(ctx, segments, buffer, bytes, &bytes)) &&
-        had_memory(ctx, spops_segments_load(ctx, buffer, bytes, &loaded)))
+    if (had_memory(ctx, saved_put(ctx, segments, buffer, bytes, &bytes)) &&
+        had_memory(ctx, saved_get(ctx, SPOPS_PLAN_SEGMENTS, buffer, bytes, &loaded)))
         spops_segments_destroy(loaded);
     free(buffer);
 }

@@ -312,6 +312,27 @@ static int came_back(world *w, const char *call, spops_status status)
         keep((w), (kind), (made));                                                                 \
     } while (0)
 
+// A plan as bytes, and from them, which may be damaged, too few, or not asked for by their kind.
+static void save_and_load(world *w, spops_plan_kind saved_as, kind kept, const void *plan,
+                          const spops_plan *const *parents, int32_t num_parents)
+{
+    const spops_plan *any = plan;
+    spops_plan *loaded = NULL;
+    size_t bytes = 0;
+    const int32_t num = rarely(w) ? num_parents - 1 : num_parents;
+    if (!CALL(w, spops_plan_save(w->ctx, any, parents, num_parents, NULL, 0, &bytes)) ||
+        bytes > MOST_BYTES)
+        return;
+    char *saved = block(w, bytes);
+    if (!CALL(w, spops_plan_save(w->ctx, any, parents, num_parents, saved,
+                                 count_of(w, (int64_t)bytes) < 0 ? bytes / 2 : bytes, &bytes)))
+        return;
+    if (rarely(w)) saved[pick(w, 256) % bytes] ^= 1;
+    MAKE(w, kept, loaded,
+         spops_plan_load(w->ctx, rarely(w) ? SPOPS_PLAN_COORDS : saved_as, parents, num, saved,
+                         bytes, &loaded));
+}
+
 // A block for a plan that reserve measured, or too small a one, or none.
 static spops_plan_memory *plan_memory(world *w, size_t bytes)
 {
@@ -524,10 +545,9 @@ static void reserve_orders(world *w)
 
 static void use_segments(world *w)
 {
-    spops_segments *s = find(w, SEGMENTS), *loaded = NULL;
+    spops_segments *s = find(w, SEGMENTS);
     spops_segments_view view = spops_segments_view_default();
     spops_traffic traffic = spops_traffic_default();
-    size_t bytes = 0;
     switch (pick(w, 6)) {
     case 0:
         CALL(w, spops_segments_update(w->ctx, s, one_int(w, 14), ints(w, 12, 6),
@@ -547,15 +567,7 @@ static void use_segments(world *w)
         CALL(w, spops_context_reserve(w->ctx, spops_segments_scratch_bytes(any_segments(w))));
         reserve_orders(w);
         break;
-    default:
-        if (!CALL(w, spops_segments_save(w->ctx, s, NULL, 0, &bytes)) || bytes > MOST_BYTES) break;
-        char *saved = block(w, bytes);
-        if (!CALL(w,
-                  spops_segments_save(w->ctx, s, saved,
-                                      count_of(w, (int64_t)bytes) < 0 ? bytes / 2 : bytes, &bytes)))
-            break;
-        if (rarely(w)) saved[pick(w, 256) % bytes] ^= 1;
-        MAKE(w, SEGMENTS, loaded, spops_segments_load(w->ctx, saved, bytes, &loaded));
+    default: save_and_load(w, SPOPS_PLAN_SEGMENTS, SEGMENTS, s, NULL, 0);
     }
 }
 
@@ -728,7 +740,6 @@ static void copy_bev_plan(world *w)
     spops_bev_plan *p = find(w, BEV_PLAN), *made = NULL;
     spops_bev_plan_info info = spops_bev_plan_info_default();
     spops_bev_options o = bev_options(w);
-    size_t bytes = 0;
     if (!CALL(w, spops_bev_plan_get_info_sync(w->ctx, p, &info))) return;
     FUZZ_REQUIRE(spops_bev_plan_scratch_bytes(p) < FUZZ_MEMORY_LIMIT, "scratch");
     const int64_t n = info.num_points, m = info.num_intervals;
@@ -753,11 +764,7 @@ static void copy_bev_plan(world *w)
              spops_bev_plan_create_from_intervals(w->ctx, &info.shape, &intervals, &o, &made));
         break;
     }
-    default:
-        if (!CALL(w, spops_bev_plan_save(w->ctx, p, NULL, 0, &bytes)) || bytes > MOST_BYTES) return;
-        char *saved = block(w, bytes);
-        if (!CALL(w, spops_bev_plan_save(w->ctx, p, saved, bytes, &bytes))) return;
-        MAKE(w, BEV_PLAN, made, spops_bev_plan_load(w->ctx, saved, bytes, &made));
+    default: save_and_load(w, SPOPS_PLAN_BEV_PLAN, BEV_PLAN, p, NULL, 0);
     }
 }
 
@@ -1085,7 +1092,6 @@ static void make_map(world *w)
         kernel_of(w, view_of(w, in).dims, of == SPOPS_MAP_SUBMANIFOLD ? 1 : 2);
     spops_kernel_map_options o = spops_kernel_map_options_default();
     spops_kernel_map *made = NULL;
-    size_t bytes = 0;
     o.contents = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 32);
     o.tile_rows = rarely(w) ? hostile_i32(w) : 0;
     o.max_pairs = count_of(w, 200);
@@ -1101,14 +1107,8 @@ static void make_map(world *w)
         MAKE(w, KERNEL_MAP, made, spops_kernel_map_create_inverse(w->ctx, any_map(w), &o, &made));
         break;
     case 4: {
-        const spops_kernel_map *map = any_map(w);
-        if (!CALL(w, spops_kernel_map_save(w->ctx, map, in, out, NULL, 0, &bytes)) ||
-            bytes > MOST_BYTES)
-            break;
-        char *saved = block(w, bytes);
-        if (!CALL(w, spops_kernel_map_save(w->ctx, map, in, out, saved, bytes, &bytes))) break;
-        MAKE(w, KERNEL_MAP, made,
-             spops_kernel_map_load(w->ctx, in, rarely(w) ? in : out, saved, bytes, &made));
+        const spops_plan *const sets[] = {(const spops_plan *)in, (const spops_plan *)out};
+        save_and_load(w, SPOPS_PLAN_KERNEL_MAP, KERNEL_MAP, any_map(w), sets, out == NULL ? 1 : 2);
         break;
     }
     default: MAKE(w, KERNEL_MAP, made, spops_kernel_map_create(w->ctx, of, &k, in, out, &o, &made));

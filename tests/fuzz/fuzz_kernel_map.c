@@ -3,6 +3,7 @@
 // first byte says between which sets.
 #include "core/plan_file.h"
 #include "fuzz_map_sets.h"
+#include "tests/support/saved.h"
 
 // What was accepted holds only what its sets can have, and saves as bytes that load again.
 static void check_map(spops_context *ctx, const fuzz_map_sets *sets, int which,
@@ -29,14 +30,13 @@ static void check_map(spops_context *ctx, const fuzz_map_sets *sets, int which,
                          v.out_rows[i] < info.num_out,
                      "pair %lld", (long long)i);
     if (v.in->offsets != NULL) FUZZ_REQUIRE(v.in->offsets[info.num_in] == pairs, "reverse lists");
-    FUZZ_REQUIRE(spops_kernel_map_save(ctx, map, in, out, NULL, 0, &bytes) == SPOPS_STATUS_OK,
-                 "save");
+    FUZZ_REQUIRE(saved_put_map(ctx, map, in, out, NULL, 0, &bytes) == SPOPS_STATUS_OK, "save");
     void *buffer = malloc(bytes);
     FUZZ_REQUIRE(buffer != NULL, "no memory");
-    FUZZ_REQUIRE(spops_kernel_map_save(ctx, map, in, out, buffer, bytes, &bytes) == SPOPS_STATUS_OK,
-                 "%s", spops_last_error(ctx));
-    FUZZ_REQUIRE(spops_kernel_map_load(ctx, in, out, buffer, bytes, &again) == SPOPS_STATUS_OK,
-                 "%s", spops_last_error(ctx));
+    FUZZ_REQUIRE(saved_put_map(ctx, map, in, out, buffer, bytes, &bytes) == SPOPS_STATUS_OK, "%s",
+                 spops_last_error(ctx));
+    FUZZ_REQUIRE(saved_get_map(ctx, in, out, buffer, bytes, &again) == SPOPS_STATUS_OK, "%s",
+                 spops_last_error(ctx));
     spops_kernel_map_destroy(again);
     free(buffer);
 }
@@ -63,9 +63,8 @@ static void load(int which, const uint8_t *data, size_t bytes)
         FUZZ_REQUIRE(atexit(give_back) == 0, "no room to say what is to be freed");
     }
     const int64_t live = kept.memory.num_live;
-    const spops_status status =
-        spops_kernel_map_load(kept.ctx, fuzz_map_in(&kept.sets, which),
-                              fuzz_map_out(&kept.sets, which), data, bytes, &map);
+    const spops_status status = saved_get_map(kept.ctx, fuzz_map_in(&kept.sets, which),
+                                              fuzz_map_out(&kept.sets, which), data, bytes, &map);
     FUZZ_REQUIRE((status == SPOPS_STATUS_OK) == (map != NULL), "%s", spops_status_name(status));
     FUZZ_REQUIRE(status == SPOPS_STATUS_OK || status == SPOPS_STATUS_CORRUPT_DATA, "%s: %s",
                  spops_status_name(status), spops_last_error(kept.ctx));

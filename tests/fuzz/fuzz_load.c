@@ -3,6 +3,7 @@
 // random bytes would hardly ever get past it.
 #include "core/plan_file.h"
 #include "fuzz.h"
+#include "tests/support/saved.h"
 
 static void check_status(spops_context *ctx, spops_status status, const void *plan)
 {
@@ -27,13 +28,13 @@ static void load(const uint8_t *data, size_t bytes)
     spops_segments *segments = NULL;
     spops_bev_plan *plan = NULL;
     size_t before = memory.used;
-    spops_status status = spops_segments_load(ctx, data, bytes, &segments);
+    spops_status status = saved_get(ctx, SPOPS_PLAN_SEGMENTS, data, bytes, &segments);
     check_status(ctx, status, segments);
     check_cost(&memory, before, bytes);
     if (segments != NULL) fuzz_run_segments(ctx, segments);
     spops_segments_destroy(segments);
     before = memory.most = memory.used;
-    status = spops_bev_plan_load(ctx, data, bytes, &plan);
+    status = saved_get(ctx, SPOPS_PLAN_BEV_PLAN, data, bytes, &plan);
     check_status(ctx, status, plan);
     check_cost(&memory, before, bytes);
     if (plan != NULL) fuzz_run_bev_plan(ctx, plan);

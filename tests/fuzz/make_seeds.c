@@ -7,6 +7,7 @@
 #include "fuzz_map_sets.h"
 #include "tests/support/cloud_cases.h"
 #include "tests/support/onnx_file.h"
+#include "tests/support/saved.h"
 
 static const char *root;
 
@@ -130,7 +131,7 @@ static void put_bev_plan(spops_context *ctx, const spops_bev_plan *plan, const c
     put_i32s(intervals.intervals, 3 * info.num_intervals);
     put_file("intervals", name, bytes_out.data, bytes_out.used);
 
-    FUZZ_REQUIRE(spops_bev_plan_save(ctx, plan, bytes_out.data, sizeof bytes_out.data, &bytes) ==
+    FUZZ_REQUIRE(saved_put(ctx, plan, bytes_out.data, sizeof bytes_out.data, &bytes) ==
                      SPOPS_STATUS_OK,
                  "%s", spops_last_error(ctx));
     put_file("load", name, bytes_out.data, bytes);
@@ -165,8 +166,8 @@ static void put_segments(spops_context *ctx)
                   : spops_segments_create_from_keys(ctx, 4, 9, keys, SPOPS_KEYS_UNSORTED, &options,
                                                     &segments);
         FUZZ_REQUIRE(status == SPOPS_STATUS_OK, "%s", spops_last_error(ctx));
-        FUZZ_REQUIRE(spops_segments_save(ctx, segments, bytes_out.data, sizeof bytes_out.data,
-                                         &bytes) == SPOPS_STATUS_OK,
+        FUZZ_REQUIRE(saved_put(ctx, segments, bytes_out.data, sizeof bytes_out.data, &bytes) ==
+                         SPOPS_STATUS_OK,
                      "%s", spops_last_error(ctx));
         snprintf(name, sizeof name, "segments_%d", i);
         put_file("load", name, bytes_out.data, bytes);
@@ -204,8 +205,8 @@ static void put_maps(spops_context *ctx)
                                              &options, &map) == SPOPS_STATUS_OK,
                      "%s", spops_last_error(ctx));
         bytes_out.data[0] = (uint8_t)which;
-        FUZZ_REQUIRE(spops_kernel_map_save(ctx, map, in, out, bytes_out.data + 1,
-                                           sizeof bytes_out.data - 1, &bytes) == SPOPS_STATUS_OK,
+        FUZZ_REQUIRE(saved_put_map(ctx, map, in, out, bytes_out.data + 1, sizeof bytes_out.data - 1,
+                                   &bytes) == SPOPS_STATUS_OK,
                      "%s", spops_last_error(ctx));
         snprintf(name, sizeof name, "map_%d", which);
         put_file("kernel_map", name, bytes_out.data, bytes + 1);
