@@ -269,6 +269,23 @@ static void *fetch(test_device *d, const void *from, size_t bytes)
     return host;
 }
 
+// A frame: by the model's own graph on CUDA, or as calls that the test captures.
+static void execute(test_device *d, spops_model *model)
+{
+    device_graph *graph = NULL;
+    if (d->launch != LAUNCH_CAPTURED) {
+        test_expect_ok(d->ctx, spops_model_execute(d->ctx, model), "execute");
+        return;
+    }
+    cr_assert(device_capture_begin(d->stream), "%s", device_error());
+    const spops_status status = spops_model_execute(d->ctx, model);
+    cr_assert(device_capture_end(d->stream, &graph), "%s", device_error());
+    test_expect_ok(d->ctx, status, "execute");
+    cr_assert(device_graph_launch(graph, d->stream), "%s", device_error());
+    test_wait(d);
+    device_graph_destroy(graph);
+}
+
 static spops_model *load_model(test_device *d, const onnx_file *f, const spops_model_options *o)
 {
     spops_model *model = NULL;
@@ -319,7 +336,7 @@ ParameterizedTest(struct case_param *p, model, centerpoint, .timeout = 300)
                (size_t)f.num * 8 * spops_dtype_bytes(h.dtype));
         cr_assert(device_fill(d.backend, out.data, 0xff, h.bev_bytes));
         const int64_t requests = d.memory.requests;
-        test_expect_ok(d.ctx, spops_model_execute(d.ctx, model), "execute");
+        execute(&d, model);
         cr_assert(d.memory.requests == requests, "execute asks for memory");
         test_expect_ok(d.ctx, spops_model_check_sync(d.ctx, model), "check");
         run_by_hand(&h);
@@ -690,7 +707,7 @@ ParameterizedTest(struct case_param *param, model, every_node, .timeout = 120)
         ref_pieces(&p);
         put_pieces_frame(&d, model, &p);
         if (i % 2 == 0) {
-            test_expect_ok(d.ctx, spops_model_execute(d.ctx, model), "execute");
+            execute(&d, model);
         } else {
             for (int32_t k = 0; k < info.num_layers; ++k)
                 test_expect_ok(d.ctx, spops_model_execute_layer(d.ctx, model, k), steps[k]);
@@ -846,7 +863,7 @@ ParameterizedTest(struct launch_param *p, model, own_operators, .timeout = 120)
         upload(&d, in[1].data, &frame.num, sizeof frame.num);
         upload(&d, in[2].data, x, sizeof x);
         const int64_t requests = d.memory.requests;
-        test_expect_ok(d.ctx, spops_model_execute(d.ctx, model), "execute");
+        execute(&d, model);
         cr_assert(d.memory.requests == requests, "execute asks for memory");
         test_expect_ok(d.ctx, spops_model_check_sync(d.ctx, model), "check");
         layer_options.activation = SPOPS_ACTIVATION_RELU;
@@ -1090,7 +1107,7 @@ ParameterizedTest(struct backend_param *param, model, says_what_does_not_fit)
     for (int i = 0; i < 3; ++i) {
         draw_pieces_frame(&p, i == 1 ? 1 : 200, &rng);
         put_pieces_frame(&d, model, &p);
-        test_expect_ok(d.ctx, spops_model_execute(d.ctx, model), "execute");
+        execute(&d, model);
         if (i != 1)
             test_expect_ok(d.ctx, spops_model_check_sync(d.ctx, model), "fits");
         else
@@ -1104,12 +1121,12 @@ ParameterizedTest(struct backend_param *param, model, says_what_does_not_fit)
     memset(p.rows, 0, sizeof p.rows);
     p.rows[1][2] = 7; // outside; the other two are the same
     put_pieces_frame(&d, model, &p);
-    test_expect_ok(d.ctx, spops_model_execute(d.ctx, model), "execute");
+    execute(&d, model);
     test_expect(d.ctx, spops_model_check_sync(d.ctx, model), SPOPS_STATUS_INVALID_ARGUMENT,
                 "1 rows of the input are outside the grid, and 1 are given twice", "rows");
     p.num = GRID_CELLS + 1;
     put_pieces_frame(&d, model, &p);
-    test_expect_ok(d.ctx, spops_model_execute(d.ctx, model), "execute");
+    execute(&d, model);
     test_expect(d.ctx, spops_model_check_sync(d.ctx, model), SPOPS_STATUS_CAPACITY_EXCEEDED,
                 "the input has more rows than the 336", "input");
     spops_model_destroy(model);
@@ -1543,6 +1560,50 @@ ParameterizedTest(struct backend_param *param, model, refuses_arguments)
     spops_context_destroy(other);
     spops_model_destroy(model);
     spops_model_destroy(NULL);
+    onnx_file_free(&f);
+    test_close(&d);
+}
+
+// Shorter structs are read as if the rest were 0, and filled as far as they go; longer ones are refused.
+ParameterizedTestParameters(model, structs_may_be_shorter)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *param, model, structs_may_be_shorter)
+{
+    static ref_conv c;
+    test_rng rng = test_rng_make(115);
+    spops_model_options options = spops_model_options_default();
+    spops_model_info info = spops_model_info_default();
+    spops_model_array array = spops_model_array_default();
+    spops_model *model = NULL;
+    onnx_file f;
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)param->backend, LAUNCH_STREAM)) return;
+    draw_conv(&c, 8, 16, 3, 2, &rng);
+    put_changed(&f, &changes[0], &c);
+    options.max_rows = 7;
+    options.widen = 5; // these are not read
+    options.num_batches = -3;
+    options.struct_size = offsetof(spops_model_options, num_batches);
+    test_expect_ok(d.ctx, spops_model_load(d.ctx, f.model.data, f.model.num, &options, &model),
+                   "shorter");
+    test_expect_ok(d.ctx, spops_model_get_input(d.ctx, model, 0, &array), "input");
+    cr_assert(array.shape[0] == 7 && array.dtype == SPOPS_DTYPE_F16);
+    info.struct_size = offsetof(spops_model_info, plan_bytes);
+    info.plan_bytes = 77;
+    test_expect_ok(d.ctx, spops_model_get_info(d.ctx, model, &info), "shorter");
+    cr_assert(info.plan_bytes == 77 && info.weight_bytes > 0 &&
+              info.struct_size == offsetof(spops_model_info, plan_bytes));
+    info.struct_size = sizeof info + 8;
+    test_expect(d.ctx, spops_model_get_info(d.ctx, model, &info), SPOPS_STATUS_INVALID_ARGUMENT,
+                "struct_size", "longer");
+    spops_model_destroy(model);
+    options = spops_model_options_default();
+    options.struct_size += 8;
+    test_expect(d.ctx, spops_model_load(d.ctx, f.model.data, f.model.num, &options, &model),
+                SPOPS_STATUS_INVALID_ARGUMENT, "struct_size", "longer");
     onnx_file_free(&f);
     test_close(&d);
 }
