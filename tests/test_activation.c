@@ -121,6 +121,152 @@ ParameterizedTest(struct case_param *p, activation, agrees, .timeout = 600)
     test_close(&d);
 }
 
+// ---- Sums ---------------------------------------------------------------------------------------
+
+enum { FIRST, SECOND };
+
+typedef struct sum_case {
+    float scale;
+    ref_activation how;
+} sum_case;
+
+static spops_status run_sum(void *user, spops_context *ctx, const spops_matrix *const *in,
+                            const spops_matrix *const *out)
+{
+    const sum_case *c = (const sum_case *)user;
+    spops_add_options options = spops_add_options_default();
+    options.scale = c->scale;
+    options.activation = c->how.kind;
+    return spops_add_execute(ctx, *in[FIRST], *in[SECOND], &options, *out[0]);
+}
+
+static void reference_sum(void *user, const double *const *in, ref_tensor *const *out)
+{
+    const sum_case *c = (const sum_case *)user;
+    const double scale = c->scale == 0 ? 1 : (double)c->scale;
+    for (int64_t i = 0; i < out[0]->rows * out[0]->cols; ++i) {
+        const double value = ref_activate(c->how, in[FIRST][i]), more = scale * in[SECOND][i];
+        out[0]->value[i] = value + more;
+        out[0]->scale[i] = fabs(value) + fabs(more);
+        out[0]->roundings[i] = c->how.kind == SPOPS_ACTIVATION_NONE ? 2 : REF_ACTIVATION_ROUNDINGS;
+    }
+}
+
+ParameterizedTestParameters(activation, sums_agree)
+{
+    return every_case(test_row_dtypes, NUM_REAL_DTYPES, all_kinds, 1);
+}
+ParameterizedTest(struct case_param *p, activation, sums_agree, .timeout = 600)
+{
+    static const float scales[] = {0, 1, -0.37f, 1e-3f};
+    uint64_t stream = (case_number(p) << 32) + (1 << 20);
+    test_rng rng = test_rng_make(stream + 13);
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    for (int s = 0; s < NUM_SHAPES; ++s)
+        for (int k = 0; k < 8; ++k) {
+            const int64_t *shape = shapes[s];
+            const spops_dtype dtype = (spops_dtype)p->dtype;
+            sum_case c = {scales[k / 2],
+                          {k % 2 == 0 ? SPOPS_ACTIVATION_NONE : SPOPS_ACTIVATION_SILU, 0}};
+            test_operator op = {.what = "sum",
+                                .stream = ++stream,
+                                .user = &c,
+                                .run = run_sum,
+                                .reference = reference_sum};
+            op.in[FIRST] = test_view(test_input("x", shape[0], shape[1], dtype, VALUES_RANDOM),
+                                     test_rng_below(&rng, 3) * 4, test_rng_below(&rng, 2));
+            op.in[SECOND] = test_view(test_input("y", shape[0], shape[1], dtype, VALUES_RANDOM),
+                                      test_rng_below(&rng, 3) * 4, test_rng_below(&rng, 2));
+            op.out[0] = test_view(test_output("out", shape[0], shape[1], dtype, CHECK_BOUND),
+                                  test_rng_below(&rng, 3) * 8, test_rng_below(&rng, 2));
+            test_operator_run(&d, &op);
+        }
+    test_close(&d);
+}
+
+// A step of gradient descent: out is x, and rows after those in use stay.
+ParameterizedTestParameters(activation, adds_in_place)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, activation, adds_in_place)
+{
+    enum { ROWS = 9, COLS = 5, N = ROWS * COLS, IN_USE = 4 };
+    static const int32_t in_use = IN_USE;
+    float x[N], y[N], found[N];
+    spops_add_options options = spops_add_options_default();
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    for (int i = 0; i < N; ++i) {
+        x[i] = (float)(i - 20) / 4;
+        y[i] = (float)(3 * i + 1) / 8;
+    }
+    float *dx = (float *)(void *)test_upload_i32(&d, (const int32_t *)(const void *)x, N);
+    float *dy = (float *)(void *)test_upload_i32(&d, (const int32_t *)(const void *)y, N);
+    int32_t *rows = test_upload_i32(&d, &in_use, 1);
+    const spops_matrix mx = spops_matrix_dense(dx, ROWS, COLS, SPOPS_DTYPE_F32);
+    const spops_matrix my = spops_matrix_dense(dy, ROWS, COLS, SPOPS_DTYPE_F32);
+    options.num_rows = rows;
+    options.scale = -0.5f;
+    test_expect_ok(d.ctx, spops_add_execute(d.ctx, mx, my, &options, mx), "in place");
+    test_wait(&d);
+    test_download_i32(&d, (int32_t *)(void *)found, (const int32_t *)(const void *)dx, N);
+    for (int i = 0; i < N; ++i)
+        cr_assert_eq(found[i], i / COLS < IN_USE ? x[i] - 0.5f * y[i] : x[i], "%d: %g", i,
+                     (double)found[i]);
+    test_free(&d, dx), test_free(&d, dy), test_free(&d, rows);
+    test_close(&d);
+}
+
+ParameterizedTestParameters(activation, refuses_sums)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, activation, refuses_sums)
+{
+    enum { ROWS = 4, COLS = 6, N = ROWS * COLS };
+    static const float zeros[3 * N];
+    float after[3 * N];
+    spops_add_options options = spops_add_options_default();
+    const spops_status invalid = SPOPS_STATUS_INVALID_ARGUMENT;
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    float *all = (float *)(void *)test_upload_i32(&d, (const int32_t *)(const void *)zeros, 3 * N);
+    const spops_matrix x = spops_matrix_dense(all, ROWS, COLS, SPOPS_DTYPE_F32);
+    const spops_matrix y = spops_matrix_dense(all + N, ROWS, COLS, SPOPS_DTYPE_F32);
+    const spops_matrix out = spops_matrix_dense(all + 2 * N, ROWS, COLS, SPOPS_DTYPE_F32);
+    const spops_matrix fewer = spops_matrix_dense(all + N, ROWS - 1, COLS, SPOPS_DTYPE_F32);
+    const spops_matrix half = spops_matrix_dense(all + N, ROWS, COLS, SPOPS_DTYPE_F16);
+
+    test_expect(d.ctx, spops_add_execute(d.ctx, x, fewer, NULL, out), invalid,
+                "add_execute: y is [3, 6], expected [4, 6]", "fewer rows");
+    test_expect(d.ctx, spops_add_execute(d.ctx, x, half, NULL, out), invalid, "add_execute: y",
+                "another dtype");
+    test_expect(d.ctx, spops_add_execute(d.ctx, x, y, NULL, y), invalid,
+                "add_execute: out overlaps y", "out over y");
+    options.scale = INFINITY;
+    test_expect(d.ctx, spops_add_execute(d.ctx, x, y, &options, out), invalid,
+                "add_execute: scale is", "scale");
+    options.scale = 1;
+    options.activation = (spops_activation)9;
+    test_expect(d.ctx, spops_add_execute(d.ctx, x, y, &options, out), invalid,
+                "add_execute: activation is 9, expected 0 to 6", "activation");
+    options.activation = SPOPS_ACTIVATION_NONE;
+    options.reserved = 1;
+    test_expect(d.ctx, spops_add_execute(d.ctx, x, y, &options, out), invalid,
+                "add_execute: reserved is 1, expected 0", "reserved");
+    cr_assert_eq(spops_add_execute(NULL, x, y, NULL, out), invalid);
+    test_wait(&d);
+    test_download_i32(&d, (int32_t *)(void *)after, (const int32_t *)(const void *)all, 3 * N);
+    cr_assert_arr_eq(after, zeros, sizeof zeros);
+    test_free(&d, all);
+    test_close(&d);
+}
+
 // What a sanitizer runs.
 ParameterizedTestParameters(activation, small)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Activations: in the epilogue of a layer (spops/layer.h), in a norm (spops/norm.h), and alone, with
- * their gradient.
+ * their gradient. And the sum of two matrices, which joins branches that no epilogue joins.
  */
 #ifndef SPOPS_ACTIVATION_H
 #define SPOPS_ACTIVATION_H
@@ -69,6 +69,32 @@ SPOPS_API spops_status spops_activation_execute_backward(spops_context *ctx,
                                                          spops_matrix grad_out, spops_matrix x,
                                                          const spops_activation_options *options,
                                                          spops_matrix grad_x);
+
+/** Choices of spops_add_execute. */
+typedef struct spops_add_options {
+    size_t struct_size;          /* sizeof(spops_add_options) */
+    const int32_t *num_rows;     /* as of spops_activation_options */
+    float scale;                 /* of y, finite; 0: 1 */
+    spops_activation activation; /* of x */
+    float activation_slope;      /* of LEAKY_RELU, finite; 0: 0.01 */
+    int32_t reserved;            /* 0 */
+} spops_add_options;
+
+SPOPS_DEFINE_DEFAULT(spops_add_options)
+
+/**
+ * Add two matrices: out[r, c] = activation(x[r, c]) + scale * y[r, c]. Gradients of branches that meet are
+ * added so, and a step of gradient descent is one of f32 with scale = -rate. Its own gradients are grad_out,
+ * through spops_activation_execute_backward where there is an activation, and scale * grad_out.
+ *
+ * x, y, out [rows, cols], f32 f16 bf16, on the CPU f64, of one dtype. out may be x.
+ * options   NULL: defaults.
+ *
+ * Numerics  The product and the sum in f32; of f64 in f64. Rounded to the dtype of out once.
+ * The rest as spops_activation_execute.
+ */
+SPOPS_API spops_status spops_add_execute(spops_context *ctx, spops_matrix x, spops_matrix y,
+                                         const spops_add_options *options, spops_matrix out);
 
 SPOPS_EXTERN_C_END
 

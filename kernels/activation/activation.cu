@@ -37,6 +37,16 @@ __global__ void __launch_bounds__(threads) activation_kernel(const __grid_consta
         chunk.get(v);
         if (g.data == nullptr) {
             activate<true>(p.args.how, v);
+            if (p.args.addend.data != nullptr) {
+                const spops_matrix &a = p.args.addend;
+                float more[VEC];
+                row_chunk<T, VEC, false> addend;
+                addend.load(static_cast<const T *>(a.data) + row * a.row_stride + col, n);
+                addend.get(more);
+#pragma unroll
+                for (int j = 0; j < VEC; ++j)
+                    v[j] += p.args.addend_scale * more[j];
+            }
             chunk.set(v);
         } else {
             float gradient[VEC];
@@ -63,7 +73,7 @@ template <class T, int VEC> spops_status run(spops_context *ctx, params p)
 
 extern "C" spops_status spops_cuda_activation(spops_context *ctx, const spops_activation_args *args)
 {
-    const int vec = common_chunk({args->x, args->grad_out, args->out});
+    const int vec = common_chunk({args->x, args->grad_out, args->addend, args->out});
     const params p = {*args, 0};
     return with_dtype(args->x.dtype, [&](auto tag) {
         typedef typename decltype(tag)::type T;

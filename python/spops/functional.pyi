@@ -480,6 +480,16 @@ def activation_backward(
     grad_x: Tensor | None = None,
 ) -> Tensor: ...  # Gradient of activation: grad_x[r, c] = grad_out[r, c] activation'(x[r, c]).
 
+def add(
+    x: Tensor,
+    y: Tensor,
+    num_rows: Tensor | None = None,
+    scale: float = 1.0,
+    activation: str | int = 'none',
+    activation_slope: float = 0.0,
+    out: Tensor | None = None,
+) -> Tensor: ...  # out[r, c] = activation(x[r, c]) + scale y[r, c].
+
 def batchnorm_statistics(
     x: Tensor,
     num_rows: Tensor | None = None,

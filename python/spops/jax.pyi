@@ -473,6 +473,15 @@ def activation_backward(
     activation_slope: float = 0.0,
 ) -> Array: ...  # Gradient of activation: grad_x[r, c] = grad_out[r, c] activation'(x[r, c]).
 
+def add(
+    x: Array,
+    y: Array,
+    num_rows: Array | None = None,
+    scale: float = 1.0,
+    activation: str | int = 'none',
+    activation_slope: float = 0.0,
+) -> Array: ...  # out[r, c] = activation(x[r, c]) + scale y[r, c].
+
 def batchnorm_statistics(
     x: Array,
     num_rows: Array | None = None,

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// Activations alone: argument checks, then the backend's slot.
+// Activations and sums alone: argument checks, then the backend's slot.
 #include "spops/activation.h"
 
 #include "activation/activation_args.h"
 #include "call/call_check.h"
 
 static spops_status run(spops_context *ctx, const char *call, spops_activation_args *args,
-                        const spops_activation_options *options, spops_activation activation)
+                        const int32_t *num_rows, spops_activation activation, float slope)
 {
     SPOPS_REQUIRE_SLOT(ctx, call, activation);
     if (args->x.rows == 0 || args->x.cols == 0) return SPOPS_STATUS_OK;
-    args->num_rows = options->num_rows;
-    args->how = spops_activated_of(activation, options->activation_slope);
+    args->num_rows = num_rows;
+    args->how = spops_activated_of(activation, slope);
     return ctx->backend->activation(ctx, args);
 }
 
@@ -28,7 +28,7 @@ spops_status spops_activation_execute(spops_context *ctx, spops_activation activ
     const void *const given[] = {&x, read.num_rows, &out};
     const spops_call_number attributes[] = {{.i = activation}, {.f = read.activation_slope}};
     SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_activation, given, attributes));
-    return run(ctx, call, &args, &read, activation);
+    return run(ctx, call, &args, read.num_rows, activation, read.activation_slope);
 }
 
 spops_status spops_activation_execute_backward(spops_context *ctx, spops_activation activation,
@@ -45,5 +45,24 @@ spops_status spops_activation_execute_backward(spops_context *ctx, spops_activat
     const void *const given[] = {&x, &grad_out, read.num_rows, &grad_x};
     const spops_call_number attributes[] = {{.i = activation}, {.f = read.activation_slope}};
     SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_activation_backward, given, attributes));
-    return run(ctx, call, &args, &read, activation);
+    return run(ctx, call, &args, read.num_rows, activation, read.activation_slope);
+}
+
+spops_status spops_add_execute(spops_context *ctx, spops_matrix x, spops_matrix y,
+                               const spops_add_options *options, spops_matrix out)
+{
+    static const char call[] = "add_execute";
+    spops_add_options read = {0};
+    spops_activation_args args = {.x = x, .addend = y, .out = out};
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_read_options(ctx, call, options, &read, sizeof read));
+    SPOPS_REQUIRE(ctx, read.reserved == 0, "%s: reserved is %d, expected 0", call,
+                  (int)read.reserved);
+    const void *const given[] = {&x, &y, read.num_rows, &out};
+    const spops_call_number attributes[] = {
+        {.f = read.scale}, {.i = read.activation}, {.f = read.activation_slope}};
+    SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_add, given, attributes));
+    args.addend_scale = read.scale == 0 ? 1.0f : read.scale;
+    return run(ctx, call, &args, read.num_rows, read.activation, read.activation_slope);
 }

@@ -26,6 +26,10 @@ static void activate_f64(const spops_activation_args *args, int64_t row, int64_t
     if (args->grad_out.data == NULL) {
         memmove(out, x, (size_t)n * sizeof *out); // out may be x
         spops_activate_f64(args->how, n, out);
+        if (args->addend.data == NULL) return;
+        const double *addend = spops_row_f64(args->addend, row) + col;
+        for (int64_t c = 0; c < n; ++c)
+            out[c] += (double)args->addend_scale * addend[c];
     } else {
         memmove(out, spops_row_f64(args->grad_out, row) + col, (size_t)n * sizeof *out);
         spops_differentiate_f64(args->how, n, x, out);
@@ -49,6 +53,11 @@ static void activate_strips(const void *work, int64_t begin, int64_t end)
         w->rows->load(x.dtype, spops_row_element(x, row, col), n, v);
         if (g.data == NULL) {
             w->activations->apply(args->how, n, v);
+            if (args->addend.data != NULL) {
+                w->rows->load(x.dtype, spops_row_element(args->addend, row, col), n, gradient);
+                for (int64_t c = 0; c < n; ++c)
+                    v[c] += args->addend_scale * gradient[c];
+            }
             w->rows->store(out.dtype, v, n, spops_row_element(out, row, col));
         } else {
             w->rows->load(g.dtype, spops_row_element(g, row, col), n, gradient);

@@ -387,6 +387,17 @@ spops_status spops_boxed_activation_backward(spops_boxed_call *b)
                                              b->matrices[GRAD_X]);
 }
 
+spops_status spops_boxed_add(spops_boxed_call *b)
+{
+    enum { X, Y, NUM_ROWS, OUT };
+    spops_add_options options = spops_add_options_default();
+    options.scale = f32_attribute(b, 0);
+    options.activation = (spops_activation)spops_boxed_i32(b, 1);
+    options.activation_slope = f32_attribute(b, 2);
+    options.num_rows = b->args[NUM_ROWS];
+    return spops_add_execute(b->ctx, b->matrices[X], b->matrices[Y], &options, b->matrices[OUT]);
+}
+
 // ---- Norms --------------------------------------------------------------------------------------
 
 static spops_status reserve_norm(spops_boxed_call *b)
