@@ -301,13 +301,27 @@ int graph_time_once(graph *g, double *time_us)
     return 0;
 }
 
-int graph_time(graph *g, int num_launches, double *time_us)
+enum { FLUSH_BYTES = 256 << 20 }; /* more than the caches of any device have */
+
+/* Writes over a memory that is larger than the caches; NULL: leaves them alone. */
+static int flush(const device *d, void *memory)
+{
+#ifdef EXAMPLE_WITH_CUDA
+    if (memory != NULL)
+        return CHECK(cudaMemsetAsync(memory, 1, FLUSH_BYTES, (cudaStream_t)d->stream));
+#endif
+    (void)d;
+    (void)memory;
+    return 0;
+}
+
+static int time_launches(graph *g, int num_launches, void *memory, double *time_us)
 {
     double *times = (double *)calloc((size_t)num_launches, sizeof *times);
     int failed = times == NULL;
 
     for (int i = -1; i < num_launches && !failed; ++i) /* the first does not count */
-        failed = graph_time_once(g, &times[i < 0 ? 0 : i]);
+        failed = flush(g->d, memory) || graph_time_once(g, &times[i < 0 ? 0 : i]);
     if (!failed) {
         qsort(times, (size_t)num_launches, sizeof *times, compare_doubles);
         *time_us = times[num_launches / 2] / g->times;
@@ -339,6 +353,20 @@ int graph_latency(graph *g, int num_launches, double *p50_us, double *p99_us)
         *p99_us = times[(99 * num_launches - 1) / 100];
     }
     free(times);
+    return failed;
+}
+
+int graph_time(graph *g, int num_launches, double *time_us)
+{
+    return time_launches(g, num_launches, NULL, time_us);
+}
+
+int graph_time_cold(graph *g, int num_launches, double *time_us)
+{
+    void *memory = on_cpu(g->d) ? NULL : device_alloc(g->d, FLUSH_BYTES);
+    const int failed =
+        (!on_cpu(g->d) && memory == NULL) || time_launches(g, num_launches, memory, time_us);
+    device_free(g->d, memory);
     return failed;
 }
 

@@ -53,6 +53,9 @@ int graph_time_once(graph *g, double *time_us);
    launches, and 99 in 100, do not exceed. */
 int graph_latency(graph *g, int num_launches, double *p50_us, double *p99_us);
 
+/* The same with caches that hold nothing of it, on a GPU. */
+int graph_time_cold(graph *g, int num_launches, double *time_us);
+
 /* Median time of one of `times` calls in a graph of their own, and the kernels that a call takes. */
 int graph_time_part(const device *d, enqueue_function enqueue, void *user, int times,
                     int num_launches, double *time_us, int *num_kernels);
