@@ -127,25 +127,20 @@ static spops_status enqueue_pillars(engine *e)
     return spops_voxels_update(e->base.d->ctx, e->base.voxels, e->base.num_points, points, NULL);
 }
 
-static spops_status enqueue_sets(engine *e)
+static spops_status enqueue_sets(engine *e, spops_context *ctx, int plan)
 {
+    const int shift = plan / DSVT_AXES, axis = plan % DSVT_AXES;
     spops_patch_grid grid = spops_patch_grid_default();
 
-    ENGINE_PASS(tape_engine_enqueue_count(&e->base, 0, e->offsets));
     grid.window[0] = grid.window[1] = DSVT_WINDOW;
+    grid.shift[0] = grid.shift[1] = shift * DSVT_WINDOW / 2;
     grid.set_rows = DSVT_SET_ROWS;
     grid.even = 1;
     grid.bits = PILLAR_BITS;
-    for (int shift = 0; shift < DSVT_SHIFTS; ++shift)
-        for (int axis = 0; axis < DSVT_AXES; ++axis) {
-            grid.shift[0] = grid.shift[1] = shift * DSVT_WINDOW / 2;
-            grid.axes[0] = axis;
-            grid.axes[1] = 1 - axis;
-            grid.axes[2] = 2;
-            ENGINE_PASS(spops_patches_update_from_grid(
-                e->base.d->ctx, e->sets[dsvt_sets(shift, axis)], &e->cloud, &grid));
-        }
-    return SPOPS_STATUS_OK;
+    grid.axes[0] = axis;
+    grid.axes[1] = 1 - axis;
+    grid.axes[2] = 2;
+    return spops_patches_update_from_grid(ctx, e->sets[plan], &e->cloud, &grid);
 }
 
 static spops_status enqueue_part(tape_engine *base, int part)
@@ -153,9 +148,30 @@ static spops_status enqueue_part(tape_engine *base, int part)
     engine *e = (engine *)base;
     switch (part) {
     case PART_PILLARS: return enqueue_pillars(e);
-    case PART_SETS: return enqueue_sets(e);
+    case PART_SETS:
+        ENGINE_PASS(tape_engine_enqueue_count(base, 0, e->offsets));
+        for (int i = 0; i < DSVT_PLANS; ++i)
+            ENGINE_PASS(enqueue_sets(e, base->d->ctx, i));
+        return SPOPS_STATUS_OK;
     default: return tape_engine_enqueue_features(base);
     }
+}
+
+/* Sets beside each other and beside the features. */
+static spops_status enqueue_parts(tape_engine *base)
+{
+    engine *e = (engine *)base;
+
+    ENGINE_PASS(enqueue_part(base, PART_PILLARS));
+    ENGINE_PASS(tape_engine_enqueue_count(base, 0, e->offsets));
+    for (int i = 0; i < TAPE_SIDES; ++i)
+        if (device_follow(&base->sides[i], base->d)) return SPOPS_STATUS_CUDA;
+    for (int i = 0; i < DSVT_PLANS; ++i)
+        ENGINE_PASS(enqueue_sets(e, base->sides[i % TAPE_SIDES].ctx, i));
+    ENGINE_PASS(enqueue_part(base, PART_FEATURES));
+    for (int i = 0; i < TAPE_SIDES; ++i)
+        if (device_follow(base->d, &base->sides[i])) return SPOPS_STATUS_CUDA;
+    return SPOPS_STATUS_OK;
 }
 
 /* Coordinates, and the entries of sets once. */
@@ -212,6 +228,7 @@ const tape_network dsvt_network = {.name = "dsvt",
                                    .create = create,
                                    .destroy = destroy,
                                    .enqueue_part = enqueue_part,
+                                   .enqueue_parts = enqueue_parts,
                                    .part_bytes = part_bytes,
                                    .get_sizes = get_sizes,
                                    .check = reference_check};

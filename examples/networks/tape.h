@@ -19,7 +19,7 @@ enum {
     TAPE_VALUES = 512,
     TAPE_PARAMETERS = 1400,
     TAPE_PLANS = 32,
-    TAPE_NAME = 48
+    TAPE_NAME = 56
 };
 
 typedef enum tape_kind {

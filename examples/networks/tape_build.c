@@ -358,7 +358,7 @@ static int read_parameter(const tape *t, const tape_parameter *p, spops_weights_
     char line[160], name[TAPE_NAME + 16];
     int taps = 0, in = 0, cols = 0;
     const int failed = both == NULL || fgets(line, sizeof line, file) == NULL ||
-                       sscanf(line, "%63s %d %d %d", name, &taps, &in, &cols) != 4 ||
+                       sscanf(line, "%71s %d %d %d", name, &taps, &in, &cols) != 4 ||
                        strcmp(name, p->name) != 0 || taps != p->taps || in != p->file_in ||
                        cols != p->file_cols || fread(both, sizeof *both, n, file) != n ||
                        bring(t, p, layout, both, both + n, 0);

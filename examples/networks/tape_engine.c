@@ -22,6 +22,7 @@ tape_engine *tape_engine_create(const tape_network *network, const device *d, in
                                 int num_scans)
 {
     tape_engine *e = (tape_engine *)calloc(1, network->engine_bytes);
+    int failed = 0;
 
     if (e == NULL) return NULL;
     e->network = network;
@@ -32,7 +33,9 @@ tape_engine *tape_engine_create(const tape_network *network, const device *d, in
     network->build(&e->tape, is_small);
     for (int i = 0; i < num_scans; ++i)
         if (scans[i].num_points > e->max_points) e->max_points = scans[i].num_points;
-    if (!alloc_points(e) && !network->create(e, scans, num_scans)) return e;
+    for (int i = 0; i < TAPE_SIDES && !failed; ++i)
+        failed = device_open_beside(&e->sides[i], d);
+    if (!failed && !alloc_points(e) && !network->create(e, scans, num_scans)) return e;
     tape_engine_destroy(e);
     return NULL;
 }
@@ -47,6 +50,8 @@ void tape_engine_destroy(tape_engine *e)
         device_free(e->d, e->features[i]);
     device_free(e->d, e->points);
     device_free(e->d, e->num_points);
+    for (int i = 0; i < TAPE_SIDES; ++i)
+        if (e->sides[i].ctx != NULL) device_close(&e->sides[i]);
     free(e);
 }
 
@@ -87,7 +92,8 @@ spops_status tape_engine_enqueue_frame(void *user)
     tape_engine *e = (tape_engine *)user;
     const tape_part all = {-1, -1};
 
-    for (int part = 0; part < e->network->num_parts; ++part)
+    if (!e->one_stream) ENGINE_PASS(e->network->enqueue_parts(e));
+    for (int part = 0; part < e->network->num_parts && e->one_stream; ++part)
         ENGINE_PASS(e->network->enqueue_part(e, part));
     ENGINE_PASS(tape_forward(&e->tape, all));
     if (!e->tape.training) return SPOPS_STATUS_OK;

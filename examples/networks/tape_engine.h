@@ -9,14 +9,19 @@
 #include "networks/scan.h"
 #include "networks/tape.h"
 
-enum { TAPE_INPUTS = 3, TAPE_FEATURES = 8 /* of a point, for each input */ };
+enum {
+    TAPE_INPUTS = 3,
+    TAPE_FEATURES = 8, /* of a point, for each input */
+    TAPE_SIDES = 4     /* streams beside the main one */
+};
 
 typedef struct tape_network tape_network;
 
 typedef struct tape_engine {
     const tape_network *network;
     const device *d;
-    int is_small;
+    device sides[TAPE_SIDES];
+    int is_small, one_stream;
     double voxel_m;
     tape tape;
     int64_t max_points;
@@ -43,6 +48,7 @@ struct tape_network {
     int (*create)(tape_engine *e, const scan *scans, int num_scans);
     void (*destroy)(tape_engine *e); /* the plans */
     spops_status (*enqueue_part)(tape_engine *e, int part);
+    spops_status (*enqueue_parts)(tape_engine *e); /* all of them, side by side */
     double (*part_bytes)(const tape_engine *e, const tape_sizes *sizes, int part,
                          int64_t num_points);
     /* Of the frame that was run last; waits. Refuses a frame that did not fit. */

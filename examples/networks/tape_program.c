@@ -259,7 +259,7 @@ static int check_learning(tape *t, graph *step, const float *parameters, int64_t
 typedef struct options {
     network_options all;
     double voxel_m;
-    int is_small, forward;
+    int is_small, forward, one_stream;
 } options;
 
 typedef struct part_call {
@@ -362,6 +362,7 @@ static int run(const tape_network *n, const options *o, const device *d, int tra
         tape_engine_create(n, d, o->is_small, dtype, training, o->voxel_m, scans, num_scans);
     int failed;
 
+    if (e != NULL) e->one_stream = o->one_stream;
     tape_start(&form, d, dtype, 1);
     n->build(&form, o->is_small);
     failed = e == NULL || (own = make_parameters(&e->tape, n->name, o->all.weights)) == NULL ||
@@ -392,6 +393,7 @@ static const char usage[] =
     "  --voxel M           size of a voxel\n"
     "  --small             a network that FP64 can follow, for --check\n"
     "  --forward           no training\n"
+    "  --one-stream        parts one by one, not side by side\n"
     "  --check             compare with FP64 (--small: 4,000 voxels at most), and a GPU with the "
     "CPU\n"
     "  --layers            time of each stage\n" NETWORK_OPTIONS_USAGE;
@@ -400,13 +402,14 @@ static int read_options(const tape_network *n, int argc, char **argv, options *o
 {
     const option_row own[] = {{"--voxel", OPTION_NUMBER, &o->voxel_m},
                               {"--small", OPTION_FLAG, &o->is_small},
-                              {"--forward", OPTION_FLAG, &o->forward}};
+                              {"--forward", OPTION_FLAG, &o->forward},
+                              {"--one-stream", OPTION_FLAG, &o->one_stream}};
     o->all = network_options_default();
     o->all.ceilings.gexps = 3700; /* 16 a clock of each of 132 SMs, at 1.75 GHz */
     o->all.check = o->is_small = argc == 1;
-    o->forward = 0;
+    o->forward = o->one_stream = 0;
     o->voxel_m = argc == 1 ? n->check_voxel_m : n->voxel_m;
-    return network_options_read(argc, argv, &o->all, own, 3);
+    return network_options_read(argc, argv, &o->all, own, 4);
 }
 
 static int load_scans(const network_options *o, scan *scans, int *num_scans)

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Points to voxels; coarser voxels and maps; patches; plans; features of voxels. */
-enum { PART_VOXELS, PART_LEVELS, PART_PATCHES, PART_PLANS, PART_FEATURES, NUM_PARTS };
+/* Points to voxels; coarser voxels and maps; the map of the stem; patches; plans; features of voxels. */
+enum { PART_VOXELS, PART_LEVELS, PART_STEM, PART_PATCHES, PART_PLANS, PART_FEATURES, NUM_PARTS };
 
 static spops_status enqueue_part(tape_engine *base, int part);
 
@@ -210,36 +210,36 @@ static spops_status enqueue_voxels(engine *e)
     return spops_voxels_update(e->base.d->ctx, e->base.voxels, e->base.num_points, points, NULL);
 }
 
-static spops_status enqueue_levels(engine *e)
+static spops_status enqueue_stem(engine *e, spops_context *ctx)
 {
     const spops_coords *finest = spops_voxels_coords(e->base.voxels);
-    ENGINE_PASS(spops_pyramid_update(e->base.d->ctx, e->pyramid));
-    return spops_kernel_map_update(e->base.d->ctx, e->stem, finest, finest);
+    return spops_kernel_map_update(ctx, e->stem, finest, finest);
 }
 
-static spops_status enqueue_patches(engine *e)
+static spops_status enqueue_counts(engine *e)
 {
+    for (int l = 0; l < PTV3_LEVELS; ++l)
+        ENGINE_PASS(tape_engine_enqueue_count(&e->base, l, e->offsets[l]));
+    return SPOPS_STATUS_OK;
+}
+
+/* Patches of a level along a curve. */
+static spops_status enqueue_patches(engine *e, spops_context *ctx, int plan)
+{
+    static const spops_patch_curve curves[PTV3_CURVES] = {
+        SPOPS_PATCH_CURVE_ZORDER, SPOPS_PATCH_CURVE_ZORDER_TRANSPOSED, SPOPS_PATCH_CURVE_HILBERT,
+        SPOPS_PATCH_CURVE_HILBERT_TRANSPOSED};
+    const int level = plan / PTV3_CURVES;
     spops_patch_order order = spops_patch_order_default();
 
+    if (e->patches[plan] == NULL) return SPOPS_STATUS_OK;
     order.patch_rows = engine_patch_rows(&e->base);
     order.borrow = 1;
-    for (int l = 0; l < PTV3_LEVELS; ++l) {
-        ENGINE_PASS(tape_engine_enqueue_count(&e->base, l, e->offsets[l]));
-        order.bits = CUBE_BITS - l;
-        for (int a = 0; a < 3; ++a)
-            order.origin_m[a] = -(double)(1 << (order.bits - 1));
-        for (int curve = 0; curve < PTV3_CURVES; ++curve) {
-            spops_patches *patches = e->patches[ptv3_patches(l, curve)];
-            order.curve = curve == 0   ? SPOPS_PATCH_CURVE_ZORDER
-                          : curve == 1 ? SPOPS_PATCH_CURVE_ZORDER_TRANSPOSED
-                          : curve == 2 ? SPOPS_PATCH_CURVE_HILBERT
-                                       : SPOPS_PATCH_CURVE_HILBERT_TRANSPOSED;
-            if (patches == NULL) continue;
-            ENGINE_PASS(
-                spops_patches_update_from_order(e->base.d->ctx, patches, &e->clouds[l], &order));
-        }
-    }
-    return SPOPS_STATUS_OK;
+    order.curve = curves[plan % PTV3_CURVES];
+    order.bits = CUBE_BITS - level;
+    for (int a = 0; a < 3; ++a)
+        order.origin_m[a] = -(double)(1 << (order.bits - 1));
+    return spops_patches_update_from_order(ctx, e->patches[plan], &e->clouds[level], &order);
 }
 
 static spops_status enqueue_part(tape_engine *base, int part)
@@ -247,11 +247,40 @@ static spops_status enqueue_part(tape_engine *base, int part)
     engine *e = (engine *)base;
     switch (part) {
     case PART_VOXELS: return enqueue_voxels(e);
-    case PART_LEVELS: return enqueue_levels(e);
-    case PART_PATCHES: return enqueue_patches(e);
+    case PART_LEVELS: return spops_pyramid_update(base->d->ctx, e->pyramid);
+    case PART_STEM: return enqueue_stem(e, base->d->ctx);
+    case PART_PATCHES:
+        ENGINE_PASS(enqueue_counts(e));
+        for (int i = 0; i < PTV3_LEVELS * PTV3_CURVES; ++i)
+            ENGINE_PASS(enqueue_patches(e, base->d->ctx, i));
+        return SPOPS_STATUS_OK;
     case PART_PLANS: return spops_update(base->d->ctx, e->plans, e->num_plans);
     default: return tape_engine_enqueue_features(base);
     }
+}
+
+/* The map of the stem beside the levels; patches beside each other, and beside plans and features. */
+static spops_status enqueue_parts(tape_engine *base)
+{
+    engine *e = (engine *)base;
+    int next = 0;
+
+    ENGINE_PASS(enqueue_part(base, PART_VOXELS));
+    if (device_follow(&base->sides[0], base->d)) return SPOPS_STATUS_CUDA;
+    ENGINE_PASS(enqueue_stem(e, base->sides[0].ctx));
+    ENGINE_PASS(enqueue_part(base, PART_LEVELS));
+    ENGINE_PASS(enqueue_counts(e));
+    for (int i = 1; i < TAPE_SIDES; ++i)
+        if (device_follow(&base->sides[i], base->d)) return SPOPS_STATUS_CUDA;
+    for (int i = 0; i < PTV3_LEVELS * PTV3_CURVES; ++i)
+        if (e->patches[i] != NULL)
+            ENGINE_PASS(enqueue_patches(e, base->sides[1 + next++ % (TAPE_SIDES - 1)].ctx, i));
+    if (device_follow(base->d, &base->sides[0])) return SPOPS_STATUS_CUDA;
+    ENGINE_PASS(enqueue_part(base, PART_PLANS));
+    ENGINE_PASS(enqueue_part(base, PART_FEATURES));
+    for (int i = 1; i < TAPE_SIDES; ++i)
+        if (device_follow(base->d, &base->sides[i])) return SPOPS_STATUS_CUDA;
+    return SPOPS_STATUS_OK;
 }
 
 /* Coordinates, tables of maps, and the entries of patches once. */
@@ -262,8 +291,8 @@ static double part_bytes(const tape_engine *base, const tape_sizes *sizes, int p
     double bytes = 0;
     switch (part) {
     case PART_VOXELS: return 20.0 * (double)num_points + 16.0 * (double)sizes->rows[0];
+    case PART_STEM: return 4.0 * 128 * (double)sizes->rows[0];
     case PART_LEVELS:
-        bytes = 4.0 * 128 * (double)sizes->rows[0];
         for (int l = 0; l < PTV3_LEVELS; ++l)
             bytes += (16 + 4 * 28 + 8 + 2 * (4 * 8 + 8)) * (double)sizes->rows[l];
         return bytes;
@@ -338,6 +367,7 @@ const tape_network ptv3_network = {.name = "ptv3",
                                    .create = create,
                                    .destroy = destroy,
                                    .enqueue_part = enqueue_part,
+                                   .enqueue_parts = enqueue_parts,
                                    .part_bytes = part_bytes,
                                    .get_sizes = get_sizes,
                                    .check = reference_check};
