@@ -24,6 +24,8 @@ NETWORKS = [
     ("centerpoint", "--sweeps 10 {}/nuscenes_a.npy {}/nuscenes_b.npy", "--sweeps 2", "--output"),
     ("spconv_benchmark", "{}/spconv_benchmark_pc.npy --copies 8", "", "--output"),
     ("flash3d", "{}/kitti_odom_a.npy", None, ""),
+    ("ptv3", "{}/kitti_odom_a.npy", "--small --voxel 0.4 --layers", "--output"),
+    ("dsvt", "{}/kitti_odom_a.npy", "--small --voxel 0.8 --layers", "--output"),
     ("decoder", "--size 1024", "--size 32 --width 0.125", "--output"),
 ]
 

@@ -45,13 +45,15 @@ static void print_head(void)
     printf("  %-9s %-12s %9s %9s %7s\n", "pass", "part", "us", "floor us", "kernels");
 }
 
+/* r: where it is reported; NULL for what is a part of other lines. */
 static int print_part(const report *r, const char *pass, const char *part, double us,
                       double floor_us, int kernels)
 {
+    const int backward = strcmp(pass, "backward") == 0;
     char name[64];
     printf("  %-9s %-12s %9.1f %9.1f %7d\n", pass, part, us, floor_us, kernels);
-    snprintf(name, sizeof name, "%.20s %.40s", pass, part);
-    return report_part(r, name, us, floor_us, kernels);
+    snprintf(name, sizeof name, "%s%.40s", backward ? "backward " : "", part);
+    return r != NULL && report_part(r, name, us, floor_us, kernels);
 }
 
 /* The sum over the steps of a part of what each must take. */
@@ -80,6 +82,13 @@ static int measure_steps(steps_call call, const report *r, ceilings c, const tap
            print_part(r, call.backward ? "backward" : "forward", name, time_us, least_us, kernels);
 }
 
+/* Parameters, gradients, parameters; then the narrow ones. */
+static double update_floor_us(const tape *t, ceilings c)
+{
+    const work w = {0, (double)t->num_elements * (t->dtype == SPOPS_DTYPE_F32 ? 12 : 18), 0};
+    return floor_us(c, w);
+}
+
 /* The steps of each kind, and of each stage that has a name; a graph each. */
 static int measure_tape(tape *t, const report *r, ceilings c, const tape_sizes *sizes,
                         const char *const *stages, int num_stages, int launches)
@@ -95,15 +104,13 @@ static int measure_tape(tape *t, const report *r, ceilings c, const tape_sizes *
         }
         for (int stage = 0; stage < num_stages; ++stage) {
             const steps_call call = {t, {-1, stage}, backward};
-            if (measure_steps(call, r, c, sizes, stages[stage], launches)) return 1;
+            if (measure_steps(call, NULL, c, sizes, stages[stage], launches)) return 1;
         }
-        if (measure_steps(whole, r, c, sizes, "all layers", launches)) return 1;
+        if (measure_steps(whole, NULL, c, sizes, "all layers", launches)) return 1;
     }
     if (!t->training) return 0;
-    /* Parameters, gradients, parameters; then the narrow ones. */
-    const double bytes = (double)t->num_elements * (t->dtype == SPOPS_DTYPE_F32 ? 12 : 18);
     return graph_time_part(t->d, run_update, t, 1, launches, &time_us, &kernels) ||
-           print_part(r, "update", "parameters", time_us, 1e-3 * bytes / c.gbs, kernels);
+           print_part(r, "update", "parameters", time_us, update_floor_us(t, c), kernels);
 }
 
 /* ---- Is it right? ------------------------------------------------------------------------------ */
@@ -292,6 +299,22 @@ static int measure_parts(tape_engine *e, const options *o, const tape_sizes *siz
                         o->all.layers ? n->num_stages : 0, launches);
 }
 
+/* Of a whole frame. */
+static double frame_floor_us(tape_engine *e, ceilings c, const tape_sizes *sizes,
+                             int64_t num_points)
+{
+    double sum_us = e->tape.training ? update_floor_us(&e->tape, c) : 0;
+    for (int part = 0; part < e->network->num_parts; ++part) {
+        const work w = {0, e->network->part_bytes(e, sizes, part, num_points), 0};
+        sum_us += floor_us(c, w);
+    }
+    for (int backward = 0; backward <= e->tape.training; ++backward) {
+        const steps_call all = {&e->tape, {-1, -1}, backward};
+        sum_us += floor_of(&all, c, sizes);
+    }
+    return sum_us;
+}
+
 static int measure_scan(tape_engine *e, const options *o, graph *whole, const scan *s,
                         const char *name, FILE *json)
 {
@@ -299,7 +322,7 @@ static int measure_scan(tape_engine *e, const options *o, graph *whole, const sc
     const int training = e->tape.training;
     char network[64];
     const report r = {json, network, name, e->d, e->tape.dtype};
-    double cold_us = 0, warm_us = 0;
+    double cold_us = 0, warm_us = 0, least_us;
     tape_sizes sizes;
 
     snprintf(network, sizeof network, "%s%s", e->network->name, training ? " training" : "");
@@ -312,9 +335,11 @@ static int measure_scan(tape_engine *e, const options *o, graph *whole, const sc
     printf("\n");
     if ((gpu || o->all.layers) && measure_parts(e, o, &sizes, &r, s->num_points, launches))
         return 1;
-    printf("  %s: %.0f us cold, %.0f warm, %d kernels\n",
-           training ? "a step of training" : "forward", cold_us, warm_us, graph_num_kernels(whole));
-    return report_part(&r, "whole", cold_us, 0, graph_num_kernels(whole));
+    least_us = frame_floor_us(e, o->all.ceilings, &sizes, s->num_points);
+    printf("  %s: %.0f us cold, %.0f warm, floor %.0f, %d kernels\n",
+           training ? "a step of training" : "forward", cold_us, warm_us, least_us,
+           graph_num_kernels(whole));
+    return report_part(&r, "whole", cold_us, least_us, graph_num_kernels(whole));
 }
 
 /* The same scan on the CPU in f32. */

@@ -348,8 +348,8 @@ static void build(tape *t, int is_small)
     ptv3_build(t, config_of(is_small));
 }
 
-static const char *const part_names[NUM_PARTS] = {"voxels", "levels", "patches", "plans",
-                                                  "features"};
+static const char *const part_names[NUM_PARTS] = {"voxels",  "levels", "stem",
+                                                  "patches", "plans",  "features"};
 
 const tape_network ptv3_network = {.name = "ptv3",
                                    .title = "Point Transformer V3",
