@@ -12,7 +12,7 @@
 enum {
     TAPE_INPUTS = 3,
     TAPE_FEATURES = 8, /* of a point, for each input */
-    TAPE_SIDES = 4     /* streams beside the main one */
+    TAPE_SIDES = 6     /* streams beside the main one */
 };
 
 typedef struct tape_network tape_network;

@@ -6,8 +6,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Points to voxels; coarser voxels and maps; the map of the stem; patches; plans; features of voxels. */
-enum { PART_VOXELS, PART_LEVELS, PART_STEM, PART_PATCHES, PART_PLANS, PART_FEATURES, NUM_PARTS };
+/* Points to voxels; coarser voxels, and maps down; the map of the stem and its convolution; those within levels;
+   patches; pools; features of voxels. */
+enum {
+    PART_VOXELS,
+    PART_LEVELS,
+    PART_STEM,
+    PART_MAPS,
+    PART_PATCHES,
+    PART_POOLS,
+    PART_FEATURES,
+    NUM_PARTS
+};
 
 static spops_status enqueue_part(tape_engine *base, int part);
 
@@ -43,12 +53,31 @@ static int reserve_voxels(engine *e, int64_t max_voxels)
     return 0;
 }
 
-static spops_pyramid_options pyramid_options(void)
+/* Levels, and the maps down that pools take. Rows of a level come in the order of their first finer row:
+   that is Morton order again. */
+static int reserve_pyramid(engine *e, const int64_t *max_rows)
 {
+    static const spops_kernel_shape *const none[PTV3_LEVELS];
     spops_pyramid_options options = spops_pyramid_options_default();
+
     options.num_levels = PTV3_LEVELS;
-    options.order = SPOPS_COORDS_ORDER_MORTON;
-    return options;
+    options.within = none;
+    options.contents = SPOPS_MAP_PAIRS;
+    options.max_rows = max_rows;
+    ENGINE_TRY(&e->base, spops_pyramid_reserve(e->base.d->ctx, spops_voxels_coords(e->base.voxels),
+                                               &options, &e->pyramid));
+    return 0;
+}
+
+/* Map i is that of the stem, or within level i - 1. */
+static const spops_coords *coords_of(const engine *e, int i)
+{
+    return spops_pyramid_coords(e->pyramid, i == PTV3_STEM ? 0 : i - PTV3_WITHIN);
+}
+
+static spops_kernel_shape kernel_of(int i)
+{
+    return spops_kernel_shape_cube(3, i == PTV3_STEM ? 5 : 3, 1, 1);
 }
 
 static void keep_larger(int64_t *most, int64_t n)
@@ -59,30 +88,29 @@ static void keep_larger(int64_t *most, int64_t n)
 /* Plans a scan once, into capacities that cannot be exceeded, to see how many rows and pairs it has. */
 static int measure(engine *e, const scan *s, int64_t *max_rows)
 {
-    const spops_kernel_shape stem = spops_kernel_shape_cube(3, 5, 1, 1);
-    const spops_pyramid_options options = pyramid_options();
+    spops_context *ctx = e->base.d->ctx;
     spops_pyramid_info info = spops_pyramid_info_default();
-    spops_kernel_map_info map = spops_kernel_map_info_default();
     spops_kernel_map_options contents = spops_kernel_map_options_default();
-    spops_kernel_map *five = NULL;
 
     contents.contents = SPOPS_MAP_TABLE;
-    if (reserve_voxels(e, e->base.max_points) || tape_engine_upload(&e->base, s)) return 1;
+    if (reserve_voxels(e, e->base.max_points) || tape_engine_upload(&e->base, s) ||
+        reserve_pyramid(e, NULL))
+        return 1;
     ENGINE_TRY(&e->base, enqueue_part(&e->base, PART_VOXELS));
-    ENGINE_TRY(&e->base, spops_pyramid_reserve(e->base.d->ctx, spops_voxels_coords(e->base.voxels),
-                                               &options, &e->pyramid));
-    ENGINE_TRY(&e->base, spops_pyramid_update(e->base.d->ctx, e->pyramid));
-    ENGINE_TRY(&e->base, spops_pyramid_get_info_sync(e->base.d->ctx, e->pyramid, &info));
-    ENGINE_TRY(&e->base, spops_kernel_map_create(e->base.d->ctx, SPOPS_MAP_SUBMANIFOLD, &stem,
-                                                 spops_voxels_coords(e->base.voxels), NULL,
-                                                 &contents, &five));
-    ENGINE_TRY(&e->base, spops_kernel_map_get_info_sync(e->base.d->ctx, five, &map));
-    keep_larger(&e->max_stem_pairs, map.num_pairs);
-    for (int l = 0; l < PTV3_LEVELS; ++l) {
+    ENGINE_TRY(&e->base, spops_pyramid_update(ctx, e->pyramid));
+    ENGINE_TRY(&e->base, spops_pyramid_get_info_sync(ctx, e->pyramid, &info));
+    for (int l = 0; l < PTV3_LEVELS; ++l)
         keep_larger(&max_rows[l], info.num_rows[l]);
-        keep_larger(&e->max_pairs[l], info.num_pairs[l]);
+    for (int i = 0; i <= PTV3_LEVELS; ++i) {
+        const spops_kernel_shape kernel = kernel_of(i);
+        spops_kernel_map_info found = spops_kernel_map_info_default();
+        spops_kernel_map *map = NULL;
+        ENGINE_TRY(&e->base, spops_kernel_map_create(ctx, SPOPS_MAP_SUBMANIFOLD, &kernel,
+                                                     coords_of(e, i), NULL, &contents, &map));
+        ENGINE_TRY(&e->base, spops_kernel_map_get_info_sync(ctx, map, &found));
+        keep_larger(&e->max_pairs[i], found.num_pairs);
+        spops_kernel_map_destroy(map);
     }
-    spops_kernel_map_destroy(five);
     spops_pyramid_destroy(e->pyramid);
     spops_voxels_destroy(e->base.voxels);
     e->pyramid = NULL;
@@ -92,13 +120,34 @@ static int measure(engine *e, const scan *s, int64_t *max_rows)
 
 /* ---- Plans ------------------------------------------------------------------------------------- */
 
-static int create_conv(engine *e, int i, const spops_kernel_map *map)
+/* Where kernels of tensor cores serve every layer, maps for inference need no pairs, and plans no other way of
+   running. */
+static int create_conv(engine *e, int i)
 {
+    const spops_kernel_shape kernel = kernel_of(i);
+    spops_context *ctx = e->base.d->ctx;
+    spops_kernel_map_options contents = spops_kernel_map_options_default();
     spops_sparseconv_options options = spops_sparseconv_options_default();
+    spops_kernel_map_info info = spops_kernel_map_info_default();
+
+    contents.contents = e->implicit_gemm        ? SPOPS_MAP_ORDER
+                        : e->base.tape.training ? SPOPS_MAP_FOR_CONV_BACKWARD
+                                                : SPOPS_MAP_FOR_CONV;
+    contents.max_pairs = e->max_pairs[i];
+    ENGINE_TRY(&e->base, spops_kernel_map_reserve(ctx, SPOPS_MAP_SUBMANIFOLD, &kernel,
+                                                  coords_of(e, i), NULL, &contents, &e->maps[i]));
+    ENGINE_TRY(&e->base, spops_kernel_map_get_info_sync(ctx, e->maps[i], &info));
+    if (e->base.tape.dtype == SPOPS_DTYPE_F16 && !e->base.tape.training && !e->implicit_gemm &&
+        (info.contents & SPOPS_MAP_ORDER)) {
+        e->implicit_gemm = 1;
+        spops_kernel_map_destroy(e->maps[i]);
+        e->maps[i] = NULL;
+        return create_conv(e, i);
+    }
     options.backward = e->base.tape.training;
     options.max_in_channels = options.max_out_channels = 512;
-    ENGINE_TRY(&e->base, spops_sparseconv_create(e->base.d->ctx, map, &options, &e->convs[i]));
-    e->plans[e->num_plans++] = (spops_plan *)e->convs[i];
+    if (e->implicit_gemm) options.dataflow = SPOPS_DATAFLOW_IMPLICIT_GEMM;
+    ENGINE_TRY(&e->base, spops_sparseconv_create(ctx, e->maps[i], &options, &e->convs[i]));
     e->base.tape.convs[i] = e->convs[i];
     return 0;
 }
@@ -111,7 +160,6 @@ static int create_pool(engine *e, int l)
     ENGINE_TRY(&e->base, spops_pool_create(e->base.d->ctx,
                                            spops_pyramid_map(e->pyramid, SPOPS_PYRAMID_DOWN, l),
                                            &options, &e->pools[l]));
-    e->plans[e->num_plans++] = (spops_plan *)e->pools[l];
     e->base.tape.pools[l] = e->pools[l];
     return 0;
 }
@@ -137,25 +185,11 @@ static int create_patches(engine *e)
 
 static int create_plans(engine *e)
 {
-    const spops_kernel_shape stem = spops_kernel_shape_cube(3, 5, 1, 1);
-    spops_pyramid_options levels = pyramid_options();
-    spops_kernel_map_options contents = spops_kernel_map_options_default();
-
-    levels.max_rows = e->max_rows;
-    levels.max_pairs = e->max_pairs;
-    contents.contents = e->base.tape.training ? SPOPS_MAP_FOR_CONV_BACKWARD : SPOPS_MAP_FOR_CONV;
-    contents.max_pairs = e->max_stem_pairs;
-    if (reserve_voxels(e, e->max_rows[0])) return 1;
-    ENGINE_TRY(&e->base, spops_pyramid_reserve(e->base.d->ctx, spops_voxels_coords(e->base.voxels),
-                                               &levels, &e->pyramid));
-    ENGINE_TRY(&e->base, spops_kernel_map_reserve(e->base.d->ctx, SPOPS_MAP_SUBMANIFOLD, &stem,
-                                                  spops_voxels_coords(e->base.voxels), NULL,
-                                                  &contents, &e->stem));
-    if (create_conv(e, PTV3_STEM, e->stem)) return 1;
+    if (reserve_voxels(e, e->max_rows[0]) || reserve_pyramid(e, e->max_rows)) return 1;
+    for (int i = 0; i <= PTV3_LEVELS; ++i)
+        if (create_conv(e, i)) return 1;
     for (int l = 0; l < PTV3_LEVELS; ++l)
-        if (create_conv(e, PTV3_WITHIN + l,
-                        spops_pyramid_map(e->pyramid, SPOPS_PYRAMID_WITHIN, l)) ||
-            (l + 1 < PTV3_LEVELS && create_pool(e, l)) ||
+        if ((l + 1 < PTV3_LEVELS && create_pool(e, l)) ||
             tape_engine_make_cloud(&e->base, l, spops_pyramid_coords(e->pyramid, l), &e->clouds[l],
                                    &e->offsets[l]))
             return 1;
@@ -181,9 +215,10 @@ static void destroy(tape_engine *base)
         spops_patches_destroy(e->patches[i]);
     for (int i = 0; i < PTV3_LEVELS - 1; ++i)
         spops_pool_destroy(e->pools[i]);
-    for (int i = 0; i < 1 + PTV3_LEVELS; ++i)
+    for (int i = 0; i <= PTV3_LEVELS; ++i) {
         spops_sparseconv_destroy(e->convs[i]);
-    spops_kernel_map_destroy(e->stem);
+        spops_kernel_map_destroy(e->maps[i]);
+    }
     spops_pyramid_destroy(e->pyramid);
     for (int l = 0; l < PTV3_LEVELS; ++l)
         device_free(base->d, e->offsets[l]);
@@ -210,10 +245,26 @@ static spops_status enqueue_voxels(engine *e)
     return spops_voxels_update(e->base.d->ctx, e->base.voxels, e->base.num_points, points, NULL);
 }
 
-static spops_status enqueue_stem(engine *e, spops_context *ctx)
+/* Maps first to last - 1, and the plans of their convolutions. */
+static spops_status enqueue_maps(engine *e, spops_context *ctx, int first, int last)
 {
-    const spops_coords *finest = spops_voxels_coords(e->base.voxels);
-    return spops_kernel_map_update(ctx, e->stem, finest, finest);
+    spops_plan *plans[2 * (1 + PTV3_LEVELS)];
+    int num = 0;
+
+    for (int i = first; i < last; ++i) {
+        const spops_coords *coords = coords_of(e, i);
+        ENGINE_PASS(spops_kernel_map_update(ctx, e->maps[i], coords, coords));
+        plans[num++] = (spops_plan *)e->convs[i];
+    }
+    return spops_update(ctx, plans, num);
+}
+
+static spops_status enqueue_pools(engine *e, spops_context *ctx)
+{
+    spops_plan *plans[PTV3_LEVELS];
+    for (int l = 0; l + 1 < PTV3_LEVELS; ++l)
+        plans[l] = (spops_plan *)e->pools[l];
+    return spops_update(ctx, plans, PTV3_LEVELS - 1);
 }
 
 static spops_status enqueue_counts(engine *e)
@@ -248,38 +299,41 @@ static spops_status enqueue_part(tape_engine *base, int part)
     switch (part) {
     case PART_VOXELS: return enqueue_voxels(e);
     case PART_LEVELS: return spops_pyramid_update(base->d->ctx, e->pyramid);
-    case PART_STEM: return enqueue_stem(e, base->d->ctx);
+    case PART_STEM: return enqueue_maps(e, base->d->ctx, PTV3_STEM, PTV3_WITHIN);
+    case PART_MAPS: return enqueue_maps(e, base->d->ctx, PTV3_WITHIN, 1 + PTV3_LEVELS);
     case PART_PATCHES:
         ENGINE_PASS(enqueue_counts(e));
         for (int i = 0; i < PTV3_LEVELS * PTV3_CURVES; ++i)
             ENGINE_PASS(enqueue_patches(e, base->d->ctx, i));
         return SPOPS_STATUS_OK;
-    case PART_PLANS: return spops_update(base->d->ctx, e->plans, e->num_plans);
+    case PART_POOLS: return enqueue_pools(e, base->d->ctx);
     default: return tape_engine_enqueue_features(base);
     }
 }
 
-/* The map of the stem beside the levels; patches beside each other, and beside plans and features. */
+/* The stem's map beside the levels; then maps, patches and pools beside each other. */
 static spops_status enqueue_parts(tape_engine *base)
 {
     engine *e = (engine *)base;
+    device *sides = base->sides;
     int next = 0;
 
     ENGINE_PASS(enqueue_part(base, PART_VOXELS));
-    if (device_follow(&base->sides[0], base->d)) return SPOPS_STATUS_CUDA;
-    ENGINE_PASS(enqueue_stem(e, base->sides[0].ctx));
+    if (device_follow(&sides[0], base->d)) return SPOPS_STATUS_CUDA;
+    ENGINE_PASS(enqueue_maps(e, sides[0].ctx, PTV3_STEM, PTV3_WITHIN));
     ENGINE_PASS(enqueue_part(base, PART_LEVELS));
     ENGINE_PASS(enqueue_counts(e));
     for (int i = 1; i < TAPE_SIDES; ++i)
-        if (device_follow(&base->sides[i], base->d)) return SPOPS_STATUS_CUDA;
+        if (device_follow(&sides[i], base->d)) return SPOPS_STATUS_CUDA;
     for (int i = 0; i < PTV3_LEVELS * PTV3_CURVES; ++i)
-        if (e->patches[i] != NULL)
-            ENGINE_PASS(enqueue_patches(e, base->sides[1 + next++ % (TAPE_SIDES - 1)].ctx, i));
-    if (device_follow(base->d, &base->sides[0])) return SPOPS_STATUS_CUDA;
-    ENGINE_PASS(enqueue_part(base, PART_PLANS));
+        if (e->patches[i] != NULL) ENGINE_PASS(enqueue_patches(e, sides[1 + next++ % 3].ctx, i));
+    ENGINE_PASS(enqueue_maps(e, base->d->ctx, PTV3_WITHIN, PTV3_WITHIN + 1));
+    ENGINE_PASS(enqueue_maps(e, sides[4].ctx, PTV3_WITHIN + 1, PTV3_WITHIN + 2));
+    ENGINE_PASS(enqueue_maps(e, sides[5].ctx, PTV3_WITHIN + 2, 1 + PTV3_LEVELS));
+    ENGINE_PASS(enqueue_pools(e, sides[4].ctx));
     ENGINE_PASS(enqueue_part(base, PART_FEATURES));
-    for (int i = 1; i < TAPE_SIDES; ++i)
-        if (device_follow(base->d, &base->sides[i])) return SPOPS_STATUS_CUDA;
+    for (int i = 0; i < TAPE_SIDES; ++i)
+        if (device_follow(base->d, &sides[i])) return SPOPS_STATUS_CUDA;
     return SPOPS_STATUS_OK;
 }
 
@@ -293,8 +347,9 @@ static double part_bytes(const tape_engine *base, const tape_sizes *sizes, int p
     case PART_VOXELS: return 20.0 * (double)num_points + 16.0 * (double)sizes->rows[0];
     case PART_STEM: return 4.0 * 128 * (double)sizes->rows[0];
     case PART_LEVELS:
+    case PART_MAPS:
         for (int l = 0; l < PTV3_LEVELS; ++l)
-            bytes += (16 + 4 * 28 + 8 + 2 * (4 * 8 + 8)) * (double)sizes->rows[l];
+            bytes += (part == PART_MAPS ? 16 + 4 * 28 + 8 : 16 + 4 * 8) * (double)sizes->rows[l];
         return bytes;
     case PART_PATCHES:
         for (int i = 0; i < PTV3_LEVELS * PTV3_CURVES; ++i)
@@ -311,15 +366,15 @@ static int get_sizes(const tape_engine *base, tape_sizes *sizes)
 {
     const engine *e = (const engine *)base;
     spops_pyramid_info info = spops_pyramid_info_default();
-    spops_kernel_map_info map = spops_kernel_map_info_default();
 
     memset(sizes, 0, sizeof *sizes);
     ENGINE_TRY(base, spops_pyramid_get_info_sync(base->d->ctx, e->pyramid, &info));
-    ENGINE_TRY(base, spops_kernel_map_get_info_sync(base->d->ctx, e->stem, &map));
-    sizes->pairs[PTV3_STEM] = map.num_pairs;
-    for (int l = 0; l < PTV3_LEVELS; ++l) {
+    for (int l = 0; l < PTV3_LEVELS; ++l)
         sizes->rows[l] = info.num_rows[l];
-        sizes->pairs[PTV3_WITHIN + l] = info.num_pairs[l];
+    for (int i = 0; i <= PTV3_LEVELS; ++i) {
+        spops_kernel_map_info map = spops_kernel_map_info_default();
+        ENGINE_TRY(base, spops_kernel_map_get_info_sync(base->d->ctx, e->maps[i], &map));
+        sizes->pairs[i] = map.num_pairs;
     }
     for (int i = 0; i < PTV3_LEVELS * PTV3_CURVES; ++i) {
         spops_patches_info patches = spops_patches_info_default();
@@ -348,8 +403,8 @@ static void build(tape *t, int is_small)
     ptv3_build(t, config_of(is_small));
 }
 
-static const char *const part_names[NUM_PARTS] = {"voxels",  "levels", "stem",
-                                                  "patches", "plans",  "features"};
+static const char *const part_names[NUM_PARTS] = {"voxels",  "levels", "stem",    "maps",
+                                                  "patches", "pools",  "features"};
 
 const tape_network ptv3_network = {.name = "ptv3",
                                    .title = "Point Transformer V3",

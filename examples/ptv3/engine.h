@@ -11,14 +11,13 @@ enum { CUBE_BITS = 12 }; /* voxels lie in a cube of 2^12 a side around the senso
 typedef struct engine {
     tape_engine base; /* the first */
     /* What is made for the capacities. */
-    int64_t max_rows[PTV3_LEVELS], max_pairs[PTV3_LEVELS], max_stem_pairs;
-    spops_pyramid *pyramid;
-    spops_kernel_map *stem;
+    int implicit_gemm; /* runs every convolution: maps need no pairs */
+    int64_t max_rows[PTV3_LEVELS], max_pairs[1 + PTV3_LEVELS];
+    spops_pyramid *pyramid;                  /* levels, and maps down */
+    spops_kernel_map *maps[1 + PTV3_LEVELS]; /* of the stem, and within each level */
     spops_sparseconv *convs[1 + PTV3_LEVELS];
     spops_pool *pools[PTV3_LEVELS - 1];
     spops_patches *patches[PTV3_LEVELS * PTV3_CURVES];
-    spops_plan *plans[3 * PTV3_LEVELS]; /* convolutions and pools */
-    int num_plans;
     spops_point_cloud clouds[PTV3_LEVELS]; /* the cells of a level */
     int32_t *offsets[PTV3_LEVELS];         /* of a level's cloud */
 } engine;
