@@ -73,6 +73,23 @@ def _is_wanted(op: Operator, o: Argument, values: dict, given: dict) -> bool:
     return bool(given.get(python_name(o.name), all_optional(op))) and (not needed or o.needs in values)
 
 
+def _plugin(node: onnx.NodeProto) -> onnx.NodeProto:
+    """A node as TensorRT's parser takes plugins."""
+    op = operators[node.op_type]
+    names = [a.name for a in op.inputs] + [o.name for o in op.outputs if o.updated]
+    inputs = [*zip(names, node.input)]
+    outputs = [*zip([o.name for o in op.outputs], node.output)]
+    optional = {a.name for a in (*op.inputs, *op.outputs) if a.optional}
+    present = [n for n, given in (*inputs[: len(op.inputs)], *outputs) if given and n in optional]
+    begin = [n for n, given in inputs[len(op.inputs) :] if given]
+    attributes = dict(plugin_namespace=DOMAIN, plugin_version="1", present=" ".join(present), begin=" ".join(begin))
+    for a in node.attribute:
+        v = helper.get_attribute_value(a)
+        attributes[a.name] = onnx.numpy_helper.to_array(v).tolist() if isinstance(v, onnx.TensorProto) else v
+    given = [n for _, n in inputs if n], [n for _, n in outputs if n]
+    return helper.make_node(op.name, *given, domain=DOMAIN, name=given[1][0], **attributes)
+
+
 class Model:
     """A model in the making.
 
@@ -160,9 +177,12 @@ class Model:
         self.shapes += [helper.make_tensor_value_info(v.name, _element(v.dtype), list(v.shape)) for v in outs.values() if not isinstance(v.of, sj.Plan)]
         return tuple(outs.values()) if len(outs) > 1 else next(iter(outs.values()))
 
-    def proto(self) -> onnx.ModelProto:
-        """The model; onnx.save writes it to a file."""
+    def proto(self, tensorrt: bool = False) -> onnx.ModelProto:
+        """The model; onnx.save writes it to a file.
+
+        tensorrt: for TensorRT's parser, which takes plugins by attributes and knows no absent inputs."""
         named = {o.name for o in self.outputs}
         shapes = [v for v in self.shapes if v.name not in named]
-        graph = helper.make_graph(self.nodes, self.name, self.inputs, self.outputs, self.constants, value_info=shapes)
+        nodes = [_plugin(n) if tensorrt and n.domain == DOMAIN else n for n in self.nodes]
+        graph = helper.make_graph(nodes, self.name, self.inputs, self.outputs, self.constants, value_info=shapes)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)], ir_version=9)

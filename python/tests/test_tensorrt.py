@@ -151,3 +151,32 @@ def test_row(name, with_optional, device, drive):
             if not isinstance(b, sj.Plan):
                 np.testing.assert_array_equal(a.view(np.uint8), np.ascontiguousarray(bits(b)).view(np.uint8))
     drive.drive_destroy(plugin)
+
+
+def test_the_parser_creates_every_plugin(device, drive):
+    """By the ONNX parser of TensorRT-RTX, which needs no GPU. Its networks take no plugin layers: it ends the process after that."""
+    trt = pytest.importorskip("tensorrt_rtx_bindings")
+    trt.get_plugin_registry().load_library(PLUGINS)
+    made = 0
+    for name in operators:
+        try:
+            model = drawn_node(name, True)[0].proto(tensorrt=True).SerializeToString()
+        except pytest.skip.Exception:
+            continue
+        out, into = os.pipe()
+        child = os.fork()
+        if child == 0:
+            os.dup2(into, 1)
+            os.dup2(into, 2)
+            logger = trt.Logger(trt.Logger.INFO)
+            builder = trt.Builder(logger)
+            network = builder.create_network(0)
+            trt.OnnxParser(network, logger).parse(model)
+            os._exit(0)
+        os.close(into)
+        with os.fdopen(out) as said:
+            text = said.read()
+        os.waitpid(child, 0)
+        assert f"Successfully created plugin: {name}" in text, (name, text)
+        made += 1
+    assert made > 80
