@@ -115,6 +115,9 @@ static spops_status add_value(spops_model *m, int32_t node, spops_span name,
         return spops_model_refuse(m, SPOPS_STATUS_CORRUPT_DATA, node,
                                   "output '%.*s' is there already", (int)spops_span_bytes(name),
                                   (const char *)name.at);
+    if (m->values.num >= SPOPS_ONNX_MAX_VALUES)
+        return spops_model_refuse(m, SPOPS_STATUS_CORRUPT_DATA, node, "more than %d values",
+                                  SPOPS_ONNX_MAX_VALUES);
     text = spops_model_text(m, name);
     if (text == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
     v = spops_model_add(m, &m->values, sizeof *v);

@@ -77,6 +77,8 @@ static spops_status add_tensor(spops_model *m, int32_t node, spops_span name,
                           i, (int)spops_span_bytes(name), (const char *)name.at, t->dims[i],
                           t->offset);
     }
+    if (m->values.num >= SPOPS_ONNX_MAX_VALUES)
+        return REFUSE(m, node, "more than %d values", SPOPS_ONNX_MAX_VALUES);
     char *text = spops_model_text(m, name);
     spops_model_value *added = text == NULL ? NULL : spops_model_add(m, &m->values, sizeof *added);
     if (added == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;

@@ -16,19 +16,7 @@ typedef struct pool {
     const char *what;
 } pool;
 
-enum {
-    NODES,
-    NAMES,
-    ATTRIBUTES,
-    INTS,
-    FLOATS,
-    INITIALIZERS,
-    INPUTS,
-    OUTPUTS,
-    VALUES,
-    METADATA,
-    NUM_POOLS
-};
+enum { NODES, NAMES, ATTRIBUTES, INTS, FLOATS, INITIALIZERS, INPUTS, OUTPUTS, VALUES, NUM_POOLS };
 
 static const pool pools_empty[NUM_POOLS] = {
     {NULL, sizeof(spops_onnx_node), 0, SPOPS_ONNX_MAX_NODES, "nodes"},
@@ -39,8 +27,7 @@ static const pool pools_empty[NUM_POOLS] = {
     {NULL, sizeof(spops_onnx_tensor), 0, SPOPS_ONNX_MAX_TENSORS, "initializers"},
     {NULL, sizeof(spops_onnx_tensor), 0, SPOPS_ONNX_MAX_VALUES, "inputs"},
     {NULL, sizeof(spops_onnx_tensor), 0, SPOPS_ONNX_MAX_VALUES, "outputs"},
-    {NULL, sizeof(spops_onnx_tensor), 0, SPOPS_ONNX_MAX_VALUES, "values"},
-    {NULL, 2 * sizeof(spops_span), 0, 256, "entries of metadata"}};
+    {NULL, sizeof(spops_onnx_tensor), 0, SPOPS_ONNX_MAX_VALUES, "values"}};
 
 typedef struct reader {
     spops_context *ctx;
@@ -424,22 +411,6 @@ static spops_status read_graph(reader *r, spops_span message)
     }
 }
 
-static spops_status read_metadata(reader *r, const spops_wire_field *whole)
-{
-    spops_span entry[2] = {{whole->at, whole->at}, {whole->at, whole->at}};
-    spops_span message = whole->bytes;
-    spops_wire_field f;
-    bool more;
-
-    for (;;) {
-        SPOPS_TRY(next(r, &message, &f, "metadata", &more));
-        if (!more) break;
-        if (f.number == 1 || f.number == 2)
-            SPOPS_TRY(read_name(r, &f, "metadata", &entry[f.number - 1]));
-    }
-    return put(r, METADATA, whole->at, entry);
-}
-
 static spops_status read_file(reader *r, spops_span message)
 {
     spops_wire_field f;
@@ -449,11 +420,6 @@ static spops_status read_file(reader *r, spops_span message)
     for (;;) {
         SPOPS_TRY(next(r, &message, &f, "model", &more));
         if (!more) break;
-        if (f.number == 14) {
-            SPOPS_TRY(need(r, &f, SPOPS_WIRE_BYTES, "metadata"));
-            if (spops_span_bytes(f.bytes) <= SPOPS_ONNX_MAX_NAME_BYTES)
-                SPOPS_TRY(read_metadata(r, &f)); // longer ones are of others
-        }
         if (f.number != 7) continue;
         SPOPS_TRY(need(r, &f, SPOPS_WIRE_BYTES, "graph"));
         if (++graphs > 1) return damaged(r, f.at, "model", "a second graph");
@@ -483,8 +449,6 @@ static void describe(const reader *r, spops_onnx *onnx)
     onnx->num_outputs = (int32_t)r->pools[OUTPUTS].num;
     onnx->values = (const spops_onnx_tensor *)(const void *)r->pools[VALUES].items;
     onnx->num_values = (int32_t)r->pools[VALUES].num;
-    onnx->metadata = (const spops_span(*)[2])(const void *)r->pools[METADATA].items;
-    onnx->num_metadata = (int32_t)r->pools[METADATA].num;
 }
 
 spops_status spops_onnx_read(spops_context *ctx, const char *call, const void *data, size_t bytes,

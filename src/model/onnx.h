@@ -66,8 +66,6 @@ typedef struct spops_onnx {
     const spops_onnx_node *nodes;
     const spops_onnx_tensor *initializers, *inputs, *outputs, *values;
     int32_t num_nodes, num_initializers, num_inputs, num_outputs, num_values;
-    const spops_span (*metadata)[2]; // keys and their values
-    int32_t num_metadata;
     spops_span bytes; // the file
     void *memory;
     size_t memory_bytes;
