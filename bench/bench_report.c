@@ -10,6 +10,7 @@
 
 #include <jansson.h>
 
+#include "bench/baselines/dense_baselines.h"
 #include "support/elements.h"
 #include "support/terminal.h"
 
@@ -186,6 +187,28 @@ bool bench_case_time(bench *b, bench_case *c, const char *name, bool is_baseline
         v->has[mode] = true;
     }
     return true;
+}
+
+static void enqueue_bytes(void *user)
+{
+    dense_scatter *d = user;
+    if (d->stream != NULL)
+        dense_write_cuda(d);
+    else
+        memset(d->dense, 0, d->bytes);
+}
+
+bool bench_case_time_bytes(bench *b, bench_case *c)
+{
+    dense_scatter d = {.bytes = (size_t)c->bytes};
+    bool ok;
+    if (!b->options.baselines || c->bytes <= 0) return true;
+    if (!bench_alloc(b, d.bytes, &d.dense)) return false;
+    d.stream = b->backend == SPOPS_BACKEND_CPU ? NULL : b->stream;
+    ok = bench_case_time(b, c, "the bytes alone", true, enqueue_bytes, &d);
+    if (ok && d.failed) ok = bench_fail(b, "%s: the bytes alone failed", c->name);
+    bench_free(b, d.dense);
+    return ok;
 }
 
 static double floor_us(const bench *b, const bench_case *c)

@@ -119,6 +119,9 @@ bench_variant *bench_case_add(bench_case *c, const char *name, bool is_baseline)
 // Time a variant in every wanted mode.
 bool bench_case_time(bench *b, bench_case *c, const char *name, bool is_baseline,
                      void (*enqueue)(void *user), void *user);
+// Beside it a plain write of as many bytes as the case must move, "the bytes alone"; the launch of a
+// graph, which counts in cold samples, counts there too. Nothing where baselines are not wanted.
+bool bench_case_time_bytes(bench *b, bench_case *c);
 void bench_case_print(bench *b, const bench_case *c);
 
 // A suite, listed in suites.def.

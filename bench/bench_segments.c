@@ -19,15 +19,16 @@ enum {
 };
 
 static struct {
-    const char *shapes;
+    const char *shapes, *terms;
 } asked;
-static const bench_option suite_options[] = {{"--segments", "LIST",
-                                              "few: 4 terms a segment, neighbors: 16, patches: "
-                                              "1024, long: 100000, whose terms lie in order; "
-                                              "shuffled: 16 in random order",
-                                              "few,neighbors,patches,long,shuffled",
-                                              .text = &asked.shapes},
-                                             {0}};
+static const bench_option suite_options[] = {
+    {"--segments", "LIST",
+     "few: 4 terms a segment, neighbors: 16, patches: "
+     "1024, long: 100000, whose terms lie in order; "
+     "shuffled: 16 in random order",
+     "few,neighbors,patches,long,shuffled", .text = &asked.shapes},
+    {"--terms", "N", "terms (default: 1600000)", NULL, .text = &asked.terms},
+    {0}};
 
 typedef struct segments_data {
     bench *b;
@@ -316,6 +317,7 @@ static void measure(segments_data *d, const segments_pass *pass)
     if (strcmp(pass->name, "topk") == 0) d->out.rows = d->places.rows = rows_of_topk;
     if (strcmp(pass->name, "unique") == 0) d->places.rows = d->num_terms + 1;
     snprintf(c.name, sizeof c.name, "%s %s", pass->name, d->shape);
+    bench_case_note(&c, "num_terms", d->num_terms);
     snprintf(c.what, sizeof c.what, "%lld terms of %lld segments", (long long)d->num_terms,
              (long long)d->num_segments);
     c.bytes = compulsory(d, pass);
@@ -331,7 +333,7 @@ static void measure(segments_data *d, const segments_pass *pass)
     }
     if (!bench_check(b, pass->name, d->status) || !is_right(d, pass) ||
         !bench_case_time(b, &c, "spops", false, pass->enqueue, d) ||
-        !bench_check(b, pass->name, d->status))
+        !bench_check(b, pass->name, d->status) || !bench_case_time_bytes(b, &c))
         return;
     bench_case_print(b, &c);
 }
@@ -436,10 +438,16 @@ static void run_suite(bench *b)
         {"few", 4}, {"neighbors", 16}, {"patches", 1024}, {"long", 100000}, {"shuffled", 16}};
     const unsigned own_dtypes =
         1u << SPOPS_DTYPE_F32 | (b->backend == SPOPS_BACKEND_CPU ? 0u : 1u << SPOPS_DTYPE_F16);
-    const int64_t factor = b->options.quick ? QUICK_FACTOR : 1;
+    int64_t num_terms = b->options.quick ? NUM_TERMS / QUICK_FACTOR : NUM_TERMS;
+
+    if (asked.terms != NULL &&
+        !options_read_number(asked.terms, 1, INT32_MAX / HEADS, &num_terms)) {
+        bench_fail(b, "--terms %s, expected a number from 1 to %d", asked.terms, INT32_MAX / HEADS);
+        return;
+    }
 
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; ++i) {
-        segments_data d = {.b = b, .shape = shapes[i].name, .num_terms = NUM_TERMS / factor};
+        segments_data d = {.b = b, .shape = shapes[i].name, .num_terms = num_terms};
         if (!bench_wants(asked.shapes, shapes[i].name)) continue;
         d.in_order = strcmp(d.shape, "shuffled") != 0;
         d.num_segments = d.num_terms / shapes[i].terms;

@@ -7,18 +7,21 @@
 #include "tests/support/launch.h"
 #include "tests/support/random.h"
 
+// Ranks into memory that begins at no multiple of 16 bytes, with a number before and one after them.
 static void check_ranks(test_device *d, const spops_segments *plan, const int32_t *keys,
                         int64_t num, int64_t num_segments, int64_t max_terms, int32_t *seen)
 {
-    const int64_t n = max_terms > 0 ? max_terms : 1;
-    int32_t *ranks = malloc((size_t)n * sizeof *ranks), *there;
+    const int64_t shift = num % 3, n = shift + max_terms + 1;
+    int32_t *all = malloc((size_t)n * sizeof *all), *there;
+    const int32_t *ranks = all + shift;
 
-    cr_assert(ranks != NULL);
+    cr_assert(all != NULL);
     for (int64_t t = 0; t < n; ++t)
-        ranks[t] = 77;
-    there = test_upload_i32(d, ranks, n);
-    test_expect_ok(d->ctx, spops_rank_execute(d->ctx, plan, there), "rank");
-    test_download_i32(d, ranks, there, n);
+        all[t] = 77;
+    there = test_upload_i32(d, all, n);
+    test_expect_ok(d->ctx, spops_rank_execute(d->ctx, plan, there + shift), "rank");
+    test_download_i32(d, all, there, n);
+    cr_assert(ranks[max_terms] == 77 && (shift == 0 || all[shift - 1] == 77));
     for (int64_t s = 0; s < num_segments; ++s)
         seen[s] = 0;
     for (int64_t t = 0; t < max_terms; ++t) {
@@ -28,15 +31,22 @@ static void check_ranks(test_device *d, const spops_segments *plan, const int32_
                   ranks[t], expected);
     }
     test_free(d, there);
-    free(ranks);
+    free(all);
+}
+
+static int compare(const void *a, const void *b)
+{
+    const int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return x < y ? -1 : x > y;
 }
 
 static void check_backend(spops_backend_kind backend)
 {
-    enum { MAX_TERMS = 5000, MAX_SEGMENTS = 700 };
+    enum { MAX_TERMS = 21000, MAX_SEGMENTS = 9000 };
     static const struct {
         int64_t terms, segments;
-    } sizes[] = {{0, 0}, {0, 5}, {1, 1}, {7, 3}, {300, 1}, {5000, 700}, {5000, 2}, {64, 700}};
+    } sizes[] = {{0, 0},    {0, 5},    {1, 1},        {7, 3},     {300, 1},    {5000, 700},
+                 {5000, 2}, {64, 700}, {20999, 9000}, {21000, 3}, {4000, 9000}};
     static int32_t keys[MAX_TERMS], seen[MAX_SEGMENTS];
     test_device d;
 
@@ -57,6 +67,16 @@ static void check_backend(spops_backend_kind backend)
         spops_segments_destroy(plan);
         test_free(&d, there);
         if (n == 0) continue;
+        qsort(keys, (size_t)n, sizeof *keys, compare); // terms in the order of the lists
+        there = test_upload_i32(&d, keys, n);
+        test_expect_ok(
+            d.ctx,
+            spops_segments_create_from_keys(d.ctx, k, n, there, SPOPS_KEYS_SORTED, NULL, &plan),
+            "create from sorted keys");
+        check_ranks(&d, plan, keys, n, k, n, seen);
+        spops_segments_destroy(plan);
+        test_free(&d, there);
+        test_rng_shuffle_i32(&rng, keys, n);
         keys[n / 2] = -1; // left out, as are those from 3 / 4 on
         const int32_t used = (int32_t)(3 * n / 4);
         there = test_upload_i32(&d, keys, n);

@@ -325,6 +325,25 @@ ParameterizedTest(struct backend_param *p, segment_ops, small, .timeout = 600)
     test_close(&d);
 }
 
+// Sorts and top-k of shapes that several blocks of a GPU divide: short segments of all lengths, more empty
+// ones than a block has room for, and more long ones than it has processors.
+ParameterizedTestParameters(segment_ops, several_blocks)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, segment_ops, several_blocks, .timeout = 600)
+{
+    static const test_shape shapes[] = {{"many edges", 300, LENGTHS_EDGES, 0, 4},
+                                        {"many empties", 9000, LENGTHS_EMPTY_FRONT, 2, 4},
+                                        {"many of 1,030", 300, LENGTHS_UNIFORM, 1030, 4}};
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
+    for (int i = 0; i < 18; ++i)
+        check_case(&d, &shapes[i % 3], i % 9 < 3 ? SORT : TOPK, test_row_dtypes[i / 9],
+                   i % 2 == 0 ? 4 : 1, 78500 + (uint64_t)i);
+    test_close(&d);
+}
+
 // One segment of a million terms among short ones.
 ParameterizedTestParameters(segment_ops, a_million_terms)
 {
