@@ -316,7 +316,7 @@ static double frame_floor_us(tape_engine *e, ceilings c, const tape_sizes *sizes
 }
 
 static int measure_scan(tape_engine *e, const options *o, graph *whole, const scan *s,
-                        const char *name, FILE *json)
+                        const char *name, size_t used, FILE *json)
 {
     const int gpu = e->d->backend == SPOPS_BACKEND_CUDA, launches = gpu ? 20 : 1;
     const int training = e->tape.training;
@@ -339,7 +339,8 @@ static int measure_scan(tape_engine *e, const options *o, graph *whole, const sc
     printf("  %s: %.0f us cold, %.0f warm, floor %.0f, %d kernels\n",
            training ? "a step of training" : "forward", cold_us, warm_us, least_us,
            graph_num_kernels(whole));
-    return report_part(&r, "whole", cold_us, least_us, graph_num_kernels(whole));
+    return report_part(&r, "whole", cold_us, least_us, graph_num_kernels(whole)) ||
+           report_latency(&r, whole, gpu ? 200 : 3, used);
 }
 
 /* The same scan on the CPU in f32. */
@@ -381,6 +382,7 @@ static int run(const tape_network *n, const options *o, const device *d, int tra
 {
     static tape form; /* large */
     const spops_dtype dtype = network_options_dtype(&o->all, d);
+    const size_t used = device_used_bytes(d);
     float *own = NULL, *parameters = NULL;
     graph *whole = NULL;
     tape_engine *e =
@@ -397,7 +399,7 @@ static int run(const tape_network *n, const options *o, const device *d, int tra
              (whole = graph_capture(d, tape_engine_enqueue_frame, e, 1)) == NULL;
     for (int i = 0; i < num_scans && !failed; ++i) {
         const char *name = o->all.num_files > 0 ? file_name(o->all.files[i]) : "simulated scan";
-        failed = measure_scan(e, o, whole, &scans[i], name, json) ||
+        failed = measure_scan(e, o, whole, &scans[i], name, used, json) ||
                  (o->all.check && check_scan(e, whole, own, parameters, &scans[i], name));
     }
     graph_destroy(whole);

@@ -735,21 +735,6 @@ static void join_steps(spops_model *m)
     m->steps.num = kept;
 }
 
-// Sums that stay take a map of one tap.
-static spops_status add_sum_maps(spops_model *m)
-{
-    const spops_kernel_shape one = spops_kernel_shape_cube(m->dims, 1, 1, 1);
-    for (int32_t i = 0; i < m->steps.num; ++i) {
-        spops_model_step *s = spops_model_step_at(m, i);
-        if (s->kind != SPOPS_MODEL_ADD) continue;
-        const int32_t set = spops_model_value_at(m, s->out)->set;
-        SPOPS_TRY(find_map(m, SPOPS_MAP_SUBMANIFOLD, set, set, &one, &s->map));
-        spops_model_map_at(m, s->map)->is_narrow = true;
-        s->num_taps = 1;
-    }
-    return SPOPS_STATUS_OK;
-}
-
 // ---- The graph ------------------------------------------------------------------------------------
 
 // Axes and cells of the input are in the first convolution; batches in the first ScatterDense.
@@ -875,5 +860,5 @@ spops_status spops_model_read_dialect(spops_model *m)
         SPOPS_TRY(read_node(m, i));
     SPOPS_TRY(read_outputs(m));
     join_steps(m);
-    return add_sum_maps(m);
+    return SPOPS_STATUS_OK;
 }

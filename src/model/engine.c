@@ -282,11 +282,7 @@ static spops_status upload_parameters(spops_model *m, const spops_model_step *s)
     spops_status status;
 
     if (host == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    if (s->kind == SPOPS_MODEL_CONV)
-        write_weights(m, s, host);
-    else
-        for (size_t o = 0; o < out; ++o)
-            store(m->dtype, host, o, 1.0f);
+    write_weights(m, s, host);
     for (size_t o = 0; o < out && s->has_bias; ++o)
         ((float *)(void *)(host + (s->bias_offset - s->weight_offset)))[o] = half_at(s->bias, o);
     status = m->ctx->backend->upload(m->ctx, (char *)m->weights + s->weight_offset, host, bytes);
@@ -300,10 +296,9 @@ static void carve_weights(spops_model *m, spops_carver *c)
     const size_t each = element_bytes(m->dtype);
     for (int32_t i = 0; i < m->steps.num; ++i) {
         spops_model_step *s = spops_model_step_at(m, i);
-        if (s->kind != SPOPS_MODEL_CONV && s->kind != SPOPS_MODEL_ADD) continue;
+        if (s->kind != SPOPS_MODEL_CONV) continue;
         s->weight_offset = spops_align_bytes(c->used);
-        (void)spops_carve(c, s->num_taps * (s->kind == SPOPS_MODEL_ADD ? 1 : s->in_cols),
-                          s->out_cols, each);
+        (void)spops_carve(c, s->num_taps * s->in_cols, s->out_cols, each);
         s->bias_offset = spops_align_bytes(c->used);
         if (s->has_bias) (void)spops_carve(c, s->out_cols, 1, sizeof(float));
         s->weight_bytes = c->used - s->weight_offset;
@@ -546,35 +541,56 @@ static spops_status run_sets(const spops_model *m)
 
 static spops_status run_conv(const spops_model *m, const spops_model_step *s)
 {
-    const spops_model_map *map = spops_model_map_at(m, s->map);
-    const bool is_sum = s->kind == SPOPS_MODEL_ADD;
-    const spops_matrix w =
-        spops_matrix_dense((char *)m->weights + s->weight_offset,
-                           s->num_taps * (is_sum ? 1 : s->in_cols), s->out_cols, m->dtype);
+    const spops_matrix w = spops_matrix_dense((char *)m->weights + s->weight_offset,
+                                              s->num_taps * s->in_cols, s->out_cols, m->dtype);
     spops_matrix x = spops_model_matrix(m, s->x), residual;
     spops_conv_layer layer = spops_conv_layer_default();
 
     x.cols = s->in_cols;
     layer.activation = s->activation;
-    if (is_sum) layer.groups = (int32_t)s->in_cols;
     if (s->has_bias) layer.bias = (char *)m->weights + s->bias_offset;
     if (s->residual >= 0) {
         residual = spops_model_matrix(m, s->residual);
         layer.residual = &residual;
     }
-    return spops_sparseconv_execute(m->ctx, map->conv, x, w, &layer, spops_model_matrix(m, s->out));
+    return spops_sparseconv_execute(m->ctx, spops_model_map_at(m, s->map)->conv, x, w, &layer,
+                                    spops_model_matrix(m, s->out));
+}
+
+// Where the device says how many rows of a value are in use; NULL of a tensor.
+static spops_status count_rows(const spops_model *m, int32_t value, const int32_t **num_rows)
+{
+    const int32_t set = spops_model_value_at(m, value)->set;
+    spops_coords_view view = spops_coords_view_default();
+
+    *num_rows = NULL;
+    if (set < 0) return SPOPS_STATUS_OK;
+    SPOPS_TRY(spops_coords_get_view(m->ctx, coords_of(m, set), &view));
+    *num_rows = view.num_rows;
+    return SPOPS_STATUS_OK;
+}
+
+// The sum is rounded before a ReLU, which changes no bit of it.
+static spops_status run_sum(const spops_model *m, const spops_model_step *s)
+{
+    const spops_matrix out = spops_model_matrix(m, s->out);
+    spops_add_options options = spops_add_options_default();
+    spops_activation_options after = spops_activation_options_default();
+
+    SPOPS_TRY(count_rows(m, s->x, &options.num_rows));
+    SPOPS_TRY(spops_add_execute(m->ctx, spops_model_matrix(m, s->x),
+                                spops_model_matrix(m, s->residual), &options, out));
+    after.num_rows = options.num_rows;
+    return s->activation == SPOPS_ACTIVATION_NONE
+               ? SPOPS_STATUS_OK
+               : spops_activation_execute(m->ctx, s->activation, out, &after, out);
 }
 
 static spops_status run_activation(const spops_model *m, const spops_model_step *s)
 {
-    const spops_model_value *x = spops_model_value_at(m, s->x);
     spops_activation_options options = spops_activation_options_default();
-    spops_coords_view view = spops_coords_view_default();
 
-    if (x->set >= 0) {
-        SPOPS_TRY(spops_coords_get_view(m->ctx, coords_of(m, x->set), &view));
-        options.num_rows = view.num_rows;
-    }
+    SPOPS_TRY(count_rows(m, s->x, &options.num_rows));
     return spops_activation_execute(m->ctx, s->activation, spops_model_matrix(m, s->x), &options,
                                     spops_model_matrix(m, s->out));
 }
@@ -617,8 +633,8 @@ spops_status spops_model_run_step(const spops_model *m, int32_t i)
     case SPOPS_MODEL_SETS: return run_sets(m);
     case SPOPS_MODEL_PLANS:
         return m->num_plans == 0 ? SPOPS_STATUS_OK : spops_update(m->ctx, m->plans, m->num_plans);
-    case SPOPS_MODEL_CONV:
-    case SPOPS_MODEL_ADD: return run_conv(m, s);
+    case SPOPS_MODEL_CONV: return run_conv(m, s);
+    case SPOPS_MODEL_ADD: return run_sum(m, s);
     case SPOPS_MODEL_ACTIVATION: return run_activation(m, s);
     case SPOPS_MODEL_DENSE: return run_dense(m, s);
     case SPOPS_MODEL_PERMUTE: return run_permutation(m, s);

@@ -61,7 +61,7 @@ typedef enum spops_model_step_kind {
     SPOPS_MODEL_SETS,       // all other sets
     SPOPS_MODEL_PLANS,      // maps and convolutions
     SPOPS_MODEL_CONV,       // with its epilogue
-    SPOPS_MODEL_ADD,        // of rows, alone: a depthwise convolution of one tap, with a residual
+    SPOPS_MODEL_ADD,        // of rows, alone
     SPOPS_MODEL_ACTIVATION, // alone
     SPOPS_MODEL_DENSE,
     SPOPS_MODEL_PERMUTE,
