@@ -126,6 +126,10 @@ def try_script(command):
         return refused([path, *command.split()[1:]], "there is no ncu") if " " in command else None
     if command.split()[0] == "scripts/gpu-test" or "--gpu" in command:
         return None if has_gpu else refused([path, *command.split()[1:]], "no GPU here")
+    with open(path, encoding="utf-8") as text:
+        if "python3" in text.readline():
+            told = run(sys.executable, "-B", path, "--help")
+            return options_known(command, told.stdout if told.returncode == 0 else None)
     return succeeds("bash", "-n", path)  # what it does takes minutes: CI runs test and docs
 
 
