@@ -442,9 +442,9 @@ bool spops_node_set(spops_node *node, int32_t field, spops_node_data type, const
         return fail(error, node, field, "numbers", "text");
     copy = calloc((size_t)count + 1, is_text ? 1 : sizeof(int64_t));
     if (copy == NULL) return fail(error, node, field, "out of host memory", "memory");
-    if (is_text)
+    if (is_text && count > 0)
         memcpy(copy, data, (size_t)count);
-    else if (!set_numbers(node, field, type, data, count, (int64_t *)copy, error)) {
+    else if (!is_text && !set_numbers(node, field, type, data, count, (int64_t *)copy, error)) {
         free(copy);
         return false;
     }

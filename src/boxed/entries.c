@@ -182,12 +182,19 @@ static size_t row_scratch(const spops_boxed_call *b)
     return (size_t)spops_row_eval(&row->scratch, slots);
 }
 
+// The same, and what filling a block takes.
+static size_t needed_scratch(const spops_boxed_call *b, const spops_plan *into)
+{
+    const size_t bytes = row_scratch(b), filling = spops_plan_scratch_bytes(into);
+    return bytes > filling ? bytes : filling;
+}
+
 static spops_status call_function(spops_boxed_call *b)
 {
     if (b->num_blocks > 0) SPOPS_TRY(spops_blocks_attach(b));
     SPOPS_TRY(spops_check_boxed(b->ctx, b->row, b->args, b->matrices, b->attributes));
     if (b->into != NULL) SPOPS_TRY(spops_blocks_begin(b));
-    if (b->is_own) SPOPS_TRY(spops_boxed_reserve(b, row_scratch(b)));
+    if (b->is_own) SPOPS_TRY(spops_boxed_reserve(b, needed_scratch(b, b->into)));
     SPOPS_TRY(functions[b->row->op->index](b));
     return b->into == NULL ? SPOPS_STATUS_OK : spops_blocks_end(b);
 }
@@ -196,18 +203,20 @@ static spops_status call_function(spops_boxed_call *b)
 static spops_status measure(spops_boxed_call *b)
 {
     spops_status status = SPOPS_STATUS_OK;
+    const spops_plan *into = NULL;
     int i;
 
     for (i = 0; i < b->num_blocks && status == SPOPS_STATUS_OK; ++i) {
         spops_plan *plan = NULL;
         status = spops_plan_read_value(b->ctx, b->row->call, &b->blocks[i].value, &plan);
         b->args[b->blocks[i].arg] = plan;
+        if (b->row->args[b->blocks[i].arg].is_output) into = plan;
     }
     if (status == SPOPS_STATUS_OK && *b->row->op->scratch == '*') {
         status = functions[b->row->op->index](b);
         if (status == STATUS_MEASURED) status = SPOPS_STATUS_OK;
     } else if (status == SPOPS_STATUS_OK) {
-        b->scratch_bytes = row_scratch(b);
+        b->scratch_bytes = needed_scratch(b, into);
     }
     while (--i >= 0)
         spops_plan_destroy_value((spops_plan *)(uintptr_t)b->args[b->blocks[i].arg]);

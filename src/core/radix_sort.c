@@ -16,6 +16,7 @@ spops_radix_buffers spops_radix_carve(int key_bytes, int64_t max_items, spops_ca
     spops_radix_buffers b;
     int64_t parts;
 
+    memset(&b, 0, sizeof b); // workspaces in blocks hold it: the same bytes each time
     b.key_bytes = key_bytes;
     b.digit_bits = key_bytes == 4 ? 8 : MAX_DIGIT_BITS_64;
     // More counters than items would cost more than another pass.

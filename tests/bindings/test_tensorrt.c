@@ -192,6 +192,9 @@ typedef struct trial {
     char present[256], begin[256], names[SPOPS_ROW_MAX_ARGS][64];
     int32_t num_inputs, num_outputs, num_memory, num_fields;
     int64_t num_workspaces, num_captured;
+    // Poisoned before each run: blocks of plans may hold what scratch held, where nothing counts.
+    void *workspace;
+    size_t workspace_bytes;
 } trial;
 
 static spops_node_dtype dtype_of(const spops_tensor *t)
@@ -346,6 +349,8 @@ static void poison(trial *t)
 {
     for (int32_t i = 0; i < t->num_outputs; ++i)
         cr_assert(device_fill(t->d.backend, t->outputs[i].data, POISON, bytes_of(&t->outputs[i])));
+    if (t->workspace_bytes > 0)
+        cr_assert(device_fill(t->d.backend, t->workspace, POISON, t->workspace_bytes));
 }
 
 static void wait_for(trial *t, void *stream)
@@ -430,8 +435,7 @@ static void release(void *user, void *memory, size_t bytes, void *stream)
 }
 
 // In a captured stream, where neither waiting nor allocating is allowed, and no memory is asked for.
-static void check_captured(trial *t, void *p, void *workspace, const unsigned char *expected,
-                           size_t bytes)
+static void check_captured(trial *t, void *p, const unsigned char *expected, size_t bytes)
 {
     void *stream = NULL;
     device_graph *graph = NULL;
@@ -441,15 +445,15 @@ static void check_captured(trial *t, void *p, void *workspace, const unsigned ch
     cr_assert(device_stream_create(t->d.backend, &stream));
     poison(t);
     wait_for(t, NULL);
-    cr_assert_eq(
-        drive.enqueue(p, t->inputs, t->num_inputs, t->outputs, t->num_outputs, workspace, stream),
-        0, "%s: %s", t->c.op->name, drive.error());
+    cr_assert_eq(drive.enqueue(p, t->inputs, t->num_inputs, t->outputs, t->num_outputs,
+                               t->workspace, stream),
+                 0, "%s: %s", t->c.op->name, drive.error());
     wait_for(t, stream);
     expect_same(t, expected, bytes, "another stream");
     num_allocations = 0;
     cr_assert(device_capture_begin(stream), "%s", device_error());
-    result =
-        drive.enqueue(p, t->inputs, t->num_inputs, t->outputs, t->num_outputs, workspace, stream);
+    result = drive.enqueue(p, t->inputs, t->num_inputs, t->outputs, t->num_outputs, t->workspace,
+                           stream);
     cr_assert(device_capture_end(stream, &graph), "%s: %s: %s", t->c.op->name, device_error(),
               drive.error());
     cr_assert_eq(result, 0, "%s, captured: %s", t->c.op->name, drive.error());
@@ -468,34 +472,44 @@ static void check_captured(trial *t, void *p, void *workspace, const unsigned ch
 
 static void check_plugin(trial *t)
 {
-    void *p, *workspace = NULL;
+    void *p;
     unsigned char *expected;
     size_t bytes, workspace_bytes;
     spops_value ret;
 
     add_fields(t);
+    t->workspace_bytes = 0;
+    t->workspace = NULL;
+    test_expect_ok(
+        NULL, spops_call_scratch_bytes(NULL, t->c.op, t->values, t->c.num_values, &workspace_bytes),
+        t->c.op->name);
+    workspace_bytes = workspace_bytes > 0 ? spops_context_scratch_memory(workspace_bytes) : 0;
+    if (workspace_bytes > 0) t->workspace = take(t, workspace_bytes);
+    t->workspace_bytes = workspace_bytes;
     poison(t);
-    test_expect_ok(NULL, spops_call(NULL, t->c.op, t->values, t->c.num_values, &ret),
+    wait_for(t, NULL);
+    test_expect_ok(NULL,
+                   spops_call_on_stream(NULL, t->workspace, workspace_bytes, t->c.op, t->values,
+                                        t->c.num_values, &ret),
                    t->c.op->name);
     wait_for(t, NULL);
     expected = outputs(t, &bytes);
     p = drive.create(t->c.op->name, t->fields, t->num_fields);
     cr_assert(p != NULL, "%s: %s", t->c.op->name, drive.error());
     check_building(t, p);
-    workspace_bytes = drive.workspace(p, t->inputs, t->num_inputs, t->outputs, t->num_outputs);
-    cr_assert_neq(workspace_bytes, SIZE_MAX, "%s", t->c.op->name);
-    if (workspace_bytes > 0) workspace = take(t, workspace_bytes);
+    cr_assert_eq(drive.workspace(p, t->inputs, t->num_inputs, t->outputs, t->num_outputs),
+                 workspace_bytes, "%s", t->c.op->name);
     t->num_workspaces += workspace_bytes > 0;
     cr_assert_eq(drive.change(p, t->inputs, t->num_inputs, t->outputs, t->num_outputs), 0, "%s: %s",
                  t->c.op->name, drive.error());
     poison(t);
     wait_for(t, NULL);
     cr_assert_eq(
-        drive.enqueue(p, t->inputs, t->num_inputs, t->outputs, t->num_outputs, workspace, NULL), 0,
-        "%s: %s", t->c.op->name, drive.error());
+        drive.enqueue(p, t->inputs, t->num_inputs, t->outputs, t->num_outputs, t->workspace, NULL),
+        0, "%s: %s", t->c.op->name, drive.error());
     wait_for(t, NULL);
     expect_same(t, expected, bytes, "enqueue");
-    check_captured(t, p, workspace, expected, bytes);
+    check_captured(t, p, expected, bytes);
     drive.destroy(p);
     free(expected);
 }
