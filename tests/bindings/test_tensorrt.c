@@ -177,6 +177,115 @@ Test(tensorrt, refusals)
     drive.destroy(p);
 }
 
+// ---- Memory of inputs for outputs -----------------------------------------------------------------
+
+static spops_backend_kind backend_of_plugins(void)
+{
+    int (*has_cuda)(void) = NULL;
+    void *address = drive.function("spops_has_cuda");
+    memcpy(&has_cuda, &address, sizeof address);
+    cr_assert(has_cuda != NULL);
+    return has_cuda() != 0 ? SPOPS_BACKEND_CUDA : SPOPS_BACKEND_CPU;
+}
+
+static void *upload(test_device *d, const void *data, size_t bytes)
+{
+    void *there = NULL;
+    cr_assert(device_alloc(d->backend, bytes, &there));
+    cr_assert(device_upload(d->backend, there, data, bytes));
+    return there;
+}
+
+// ReLU in the memory of its input, whose rows behind those that count stay.
+static void check_in_place(test_device *d)
+{
+    static const float x[6] = {-1, 2, 3, -4, -5, 6}, expected[6] = {0, 2, 3, 0, -5, 6};
+    static const int32_t count = 2;
+    const drive_field fields[] = {{"alias", SPOPS_NODE_DATA_TEXT, 3, "out"},
+                                  {"present", SPOPS_NODE_DATA_TEXT, 8, "num_rows"}};
+    float found[6];
+    drive_tensor in[2] = {{SPOPS_NODE_F32, 2, {3, 2}, NULL}, {SPOPS_NODE_I32, 1, {1}, NULL}}, out;
+    void *apart = drive.create("activation", fields + 1, 1);
+    void *p = drive.create("activation", fields, 2);
+
+    cr_assert(p != NULL && apart != NULL, "%s", drive.error());
+    cr_expect_eq(drive.aliased(apart, 0), -1);
+    cr_expect_eq(drive.aliased(p, 0), 0);
+    cr_expect_eq(drive.aliased(p, 1), -1);
+    in[0].data = upload(d, x, sizeof x);
+    in[1].data = upload(d, &count, sizeof count);
+    out = in[0];
+    cr_assert_eq(drive.change(p, in, 2, &out, 1), 0, "%s", drive.error());
+    cr_assert_eq(drive.enqueue(p, in, 2, &out, 1, NULL, NULL), 0, "%s", drive.error());
+    cr_assert(device_stream_wait(d->backend, NULL));
+    cr_assert(device_download(d->backend, found, out.data, sizeof found));
+    cr_expect(memcmp(found, expected, sizeof found) == 0);
+    device_free(d->backend, in[0].data);
+    device_free(d->backend, in[1].data);
+    drive.destroy(p);
+    drive.destroy(apart);
+}
+
+// Rows that a call leaves alone: what `begin` gives, in the same memory or copied; else zeros.
+static void check_begin(test_device *d)
+{
+    static const int64_t ints[8] = {SPOPS_PLAN_SEGMENTS, 1, 2, 3, 3, 3, 0, 0};
+    static const int32_t keys[3] = {1, 0, 1}, count = 2;
+    static const float x[2] = {5, 7}, began[3] = {1, 2, 3};
+    static const float expected[3][3] = {{7, 5, 0}, {7, 5, 3}, {7, 5, 3}};
+    const drive_field plan[] = {{"segments_ints", SPOPS_NODE_DATA_I64, 8, ints},
+                                {"present", SPOPS_NODE_DATA_TEXT, 9, "num_terms"}};
+    const drive_field fields[] = {{"rows_ints", SPOPS_NODE_DATA_I64, 8, ints},
+                                  {"begin", SPOPS_NODE_DATA_TEXT, 3, "out"},
+                                  {"alias", SPOPS_NODE_DATA_TEXT, 3, "out"}};
+    drive_tensor in[3] = {{SPOPS_NODE_I32, 1, {3}, NULL}, {SPOPS_NODE_I32, 1, {1}, NULL}}, block,
+                 out;
+    void *p = drive.create("segments", plan, 2);
+    void *of_keys = upload(d, keys, sizeof keys), *of_count = upload(d, &count, sizeof count);
+
+    cr_assert(p != NULL, "%s", drive.error());
+    in[0].data = of_keys;
+    in[1].data = of_count;
+    cr_assert_eq(drive.shapes(p, in, 2, &block, 1, 0), 0, "%s", drive.error());
+    cr_assert(device_alloc(d->backend, (size_t)block.dims[0] * 4, &block.data));
+    cr_assert_eq(drive.enqueue(p, in, 2, &block, 1, NULL, NULL), 0, "%s", drive.error());
+    drive.destroy(p);
+    in[0] = (drive_tensor){SPOPS_NODE_F32, 2, {2, 1}, upload(d, x, sizeof x)};
+    in[1] = block;
+    for (int how = 0; how < 3; ++how) { // zeros, copied, in the same memory
+        const int32_t num = how == 0 ? 2 : 3;
+        float found[3];
+        p = drive.create("gather", fields, how + 1);
+        cr_assert(p != NULL, "%s", drive.error());
+        cr_expect_eq(drive.aliased(p, 0), how == 2 ? 2 : -1);
+        in[2] = (drive_tensor){SPOPS_NODE_F32, 2, {3, 1}, upload(d, began, sizeof began)};
+        out = in[2];
+        if (how < 2) cr_assert(device_alloc(d->backend, sizeof found, &out.data));
+        cr_assert_eq(drive.change(p, in, num, &out, 1), 0, "%s", drive.error());
+        cr_assert_eq(drive.enqueue(p, in, num, &out, 1, NULL, NULL), 0, "%s", drive.error());
+        cr_assert(device_stream_wait(d->backend, NULL));
+        cr_assert(device_download(d->backend, found, out.data, sizeof found));
+        cr_expect(memcmp(found, expected[how], sizeof found) == 0, "%d: %g %g %g", how,
+                  (double)found[0], (double)found[1], (double)found[2]);
+        if (how < 2) device_free(d->backend, out.data);
+        device_free(d->backend, in[2].data);
+        drive.destroy(p);
+    }
+    device_free(d->backend, in[0].data);
+    device_free(d->backend, block.data);
+    device_free(d->backend, of_count);
+    device_free(d->backend, of_keys);
+}
+
+Test(tensorrt, aliases)
+{
+    test_device d;
+    if (!load() || !test_open(&d, backend_of_plugins(), LAUNCH_DEFAULT)) return;
+    check_in_place(&d);
+    check_begin(&d);
+    test_close(&d);
+}
+
 // ---- A drawn call as a plugin ---------------------------------------------------------------------
 
 typedef struct trial {
@@ -584,13 +693,9 @@ ParameterizedTest(struct backend_param *param, tensorrt, operators, .timeout = 6
 
     cr_assert(t != NULL);
     if (!load() || !test_open(&t->d, (spops_backend_kind)param->backend, LAUNCH_DEFAULT)) return;
-    int (*has_cuda)(void) = NULL;
-    void *address = drive.function("spops_has_cuda");
-    memcpy(&has_cuda, &address, sizeof address);
-    cr_assert(has_cuda != NULL);
     // Plugins of a library with CUDA take memory of a device, others that of the host.
-    if ((has_cuda() != 0) == (t->d.backend == SPOPS_BACKEND_CUDA)) {
-        if (has_cuda()) count_allocations();
+    if (backend_of_plugins() == t->d.backend) {
+        if (t->d.backend == SPOPS_BACKEND_CUDA) count_allocations();
         for (int32_t i = 0; i < num; ++i) {
             bool is_done = false;
             spops_value ret;
