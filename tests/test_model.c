@@ -42,11 +42,36 @@ static void upload(const test_device *d, void *to, const void *from, size_t byte
     cr_assert(bytes == 0 || device_upload(d->backend, to, from, bytes), "%s", device_error());
 }
 
+// A map and its plan, as examples/centerpoint makes them: where kernels of matrix units take every layer,
+// maps need no pairs, and plans no other way of running.
+static void make_conv(by_hand *h, spops_kernel_map_kind kind, const spops_kernel_shape *kernel,
+                      const spops_coords *in, const spops_coords *out, spops_kernel_map **map,
+                      spops_sparseconv **conv)
+{
+    spops_context *ctx = h->d->ctx;
+    spops_kernel_map_options contents = spops_kernel_map_options_default();
+    spops_sparseconv_options options = spops_sparseconv_options_default();
+    spops_kernel_map_info info = spops_kernel_map_info_default();
+
+    contents.contents = SPOPS_MAP_FOR_CONV;
+    test_expect_ok(ctx, spops_kernel_map_reserve(ctx, kind, kernel, in, out, &contents, map),
+                   "map");
+    test_expect_ok(ctx, spops_kernel_map_get_info_sync(ctx, *map, &info), "map");
+    if (h->dtype == SPOPS_DTYPE_F16 && (info.contents & SPOPS_MAP_ORDER) != 0) {
+        spops_kernel_map_destroy(*map);
+        contents.contents = SPOPS_MAP_ORDER;
+        options.dataflow = SPOPS_DATAFLOW_IMPLICIT_GEMM;
+        test_expect_ok(ctx, spops_kernel_map_reserve(ctx, kind, kernel, in, out, &contents, map),
+                       "map");
+    }
+    test_expect_ok(ctx, spops_sparseconv_create(ctx, *map, &options, conv), "conv");
+}
+
 static void reserve_level(by_hand *h, int level)
 {
     test_device *d = h->d;
     const spops_kernel_shape cube = spops_kernel_shape_cube(3, 3, 1, 1);
-    spops_kernel_map_options contents = spops_kernel_map_options_default();
+    const spops_kernel_shape kernel = kernel_to_level(level);
     spops_coords_options options = spops_coords_options_default();
     spops_coords_box box;
     int64_t items = h->max_rows[0];
@@ -55,34 +80,17 @@ static void reserve_level(by_hand *h, int level)
     for (int a = 0; a < 3; ++a)
         box.upper[1 + a] = level_shapes[level].size[a] - 1 + (level == 0 && a == 0);
     options.box = &box;
-    contents.contents = SPOPS_MAP_FOR_CONV;
-    if (level > 0) {
-        const spops_kernel_shape kernel = kernel_to_level(level);
-        items = h->max_rows[level - 1] * spops_kernel_shape_num_candidates(&kernel, 0);
-    }
+    if (level > 0) items = h->max_rows[level - 1] * spops_kernel_shape_num_candidates(&kernel, 0);
     test_expect_ok(
         d->ctx,
         spops_coords_reserve(d->ctx, 3, h->max_rows[level], items, &options, &h->sets[level]),
         "set");
-    if (level > 0) {
-        const spops_kernel_shape kernel = kernel_to_level(level);
-        test_expect_ok(d->ctx,
-                       spops_kernel_map_reserve(d->ctx, SPOPS_MAP_CONVOLUTION, &kernel,
-                                                h->sets[level - 1], h->sets[level], &contents,
-                                                &h->to[level]),
-                       "map");
-        test_expect_ok(d->ctx,
-                       spops_sparseconv_create(d->ctx, h->to[level], NULL, &h->to_conv[level]),
-                       "conv");
-    }
-    if (level + 1 == NUM_LEVELS) return;
-    test_expect_ok(d->ctx,
-                   spops_kernel_map_reserve(d->ctx, SPOPS_MAP_SUBMANIFOLD, &cube, h->sets[level],
-                                            NULL, &contents, &h->within[level]),
-                   "map");
-    test_expect_ok(d->ctx,
-                   spops_sparseconv_create(d->ctx, h->within[level], NULL, &h->within_conv[level]),
-                   "conv");
+    if (level > 0)
+        make_conv(h, SPOPS_MAP_CONVOLUTION, &kernel, h->sets[level - 1], h->sets[level],
+                  &h->to[level], &h->to_conv[level]);
+    if (level + 1 < NUM_LEVELS)
+        make_conv(h, SPOPS_MAP_SUBMANIFOLD, &cube, h->sets[level], NULL, &h->within[level],
+                  &h->within_conv[level]);
 }
 
 // Canonical weights in the dtype, 0 in padded columns.
