@@ -790,7 +790,7 @@ static void put_own(own_graph *g, test_rng *rng, bool with_shapes)
     onnx_node_end(f);
     onnx_node_begin(f, "kernel_map", "map", "spops", (const char *const[]){"set", "", NULL},
                     (const char *const[]){"map", NULL});
-    onnx_ints(f, "map_ints", g->num_ints[1], g->ints[1]);
+    onnx_packed_ints(f, "map_ints", g->num_ints[1], g->ints[1]);
     onnx_ints(f, "size", 3, size);
     onnx_node_end(f);
     onnx_node_begin(f, "sparseconv_plan", "plan", "spops", (const char *const[]){"map", NULL},
@@ -1429,6 +1429,13 @@ ParameterizedTest(struct backend_param *param, model, refuses_files)
     for (size_t i = 0; i < sizeof changes / sizeof *changes; ++i) {
         put_changed(&f, &changes[i], &c);
         expect_refused(&d, &f, changes[i].status, changes[i].message);
+        if (strcmp(changes[i].name, "stride") == 0) { // the place is that of the attribute
+            char byte[32];
+            const size_t at = find_bytes(&f, find_bytes(&f, 0, "SparseConvolution"), "stride");
+            snprintf(byte, sizeof byte, "; byte %zu", at - 4); // two tags, two lengths
+            cr_assert(strstr(spops_last_error(d.ctx), byte) != NULL, "no %s in %s", byte,
+                      spops_last_error(d.ctx));
+        }
         onnx_file_free(&f);
     }
     for (size_t i = 0; i < sizeof byte_changes / sizeof *byte_changes; ++i) {
@@ -1493,7 +1500,7 @@ ParameterizedTest(struct backend_param *param, model, refuses_own_graphs)
         {"size", "map", "may", -1, 0, DAMAGED,
          "map 'may' is no plan of the graph or of a node before it"},
         {"layer", "relu", "rely", -1, 0, SPOPS_STATUS_INVALID_ARGUMENT,
-         "byte 397: sparseconv_execute: activation is \"rely\", expected none relu"},
+         "sparseconv_execute: activation is \"rely\", expected none relu"},
         {"gate", "spops", "spopz", -1, 0, UNREAD,
          "it is not of the domain spops, as other nodes are"}};
     static own_graph g;

@@ -175,6 +175,16 @@ void onnx_ints(onnx_file *f, const char *name, int num, const int64_t *values)
     put_attribute(f, &a, 7);
 }
 
+void onnx_packed_ints(onnx_file *f, const char *name, int num, const int64_t *values)
+{
+    onnx_bytes a = {NULL, 0, 0}, list = {NULL, 0, 0};
+    put_text(&a, 1, name);
+    for (int i = 0; i < num; ++i)
+        put_varint(&list, (uint64_t)values[i]);
+    put_message(&a, 8, &list);
+    put_attribute(f, &a, 7);
+}
+
 void onnx_floats(onnx_file *f, const char *name, int num, const float *values)
 {
     onnx_bytes a = {NULL, 0, 0};

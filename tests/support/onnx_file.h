@@ -38,6 +38,8 @@ void onnx_int(onnx_file *f, const char *name, int64_t value);
 void onnx_float(onnx_file *f, const char *name, float value);
 void onnx_text(onnx_file *f, const char *name, const char *value);
 void onnx_ints(onnx_file *f, const char *name, int num, const int64_t *values);
+// The same in the packed form, which writers of version 3 of the protocol choose.
+void onnx_packed_ints(onnx_file *f, const char *name, int num, const int64_t *values);
 void onnx_floats(onnx_file *f, const char *name, int num, const float *values);
 void onnx_node_end(onnx_file *f);
 
