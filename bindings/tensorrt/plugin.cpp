@@ -229,8 +229,9 @@ class plugin final : public IPluginV3,
                           PluginTensorDesc const *outputs, int32_t num_outputs) noexcept override;
     IPluginV3 *attachToContext(IPluginResourceContext *) noexcept override
     {
-        if (on_cuda()) device_ = spops_node_cuda_device();
-        return clone();
+        auto *attached = static_cast<plugin *>(clone());
+        if (attached != nullptr && on_cuda()) attached->device_ = spops_node_cuda_device();
+        return attached;
     }
     PluginFieldCollection const *getFieldsToSerialize() noexcept override;
     int32_t enqueue(PluginTensorDesc const *input_descs, PluginTensorDesc const *output_descs,
