@@ -544,7 +544,10 @@ static void put_pieces(pieces *p, test_rng *rng)
     onnx_put_scatter(f, "scatter", "11", "12", "xyz", 1, 8, fine_size);
     onnx_put_ints(f, "Transpose", "turn", "12", "13", "dims", 5, turned);
     onnx_put_ints(f, "Reshape", "flatten", "13", "14", "dims", 2, dense_dims);
-    onnx_put_ints(f, "Transpose", "swap", "12", "15", "dims", 5, swapped);
+    onnx_put_scatter(f, "scatter_again", "11", "19", "xyz", 1, 8, fine_size);
+    onnx_put_ints(f, "Transpose", "turn_alone", "19", "20", "dims", 5,
+                  turned); // 19 is needed again
+    onnx_put_ints(f, "Transpose", "swap", "19", "15", "dims", 5, swapped);
     onnx_put_ints(f, "Transpose", "stay", "15", "16", "dims", 5, same);
     onnx_put_ints(f, "Reshape", "keep", "16", "17", "dims", 3, kept);
     onnx_put_node(f, "Relu", "dense_relu", "17", NULL, "18");
@@ -552,6 +555,7 @@ static void put_pieces(pieces *p, test_rng *rng)
     onnx_value(f, 12, "11", ONNX_FLOAT16, 2, in_dims);
     onnx_value(f, 12, "14", ONNX_FLOAT16, 2, in_dims);
     onnx_value(f, 12, "18", ONNX_FLOAT16, 2, in_dims);
+    onnx_value(f, 12, "20", ONNX_FLOAT16, 2, in_dims);
     onnx_file_end(f);
 }
 
@@ -617,11 +621,11 @@ static double element(const void *data, spops_dtype dtype, size_t i)
 // The sparse output against the reference; the dense ones against the sparse one, to the bit.
 static void check_pieces(test_device *d, const spops_model *model, const pieces *p)
 {
-    spops_model_array out[3];
-    void *data[3];
+    spops_model_array out[4];
+    void *data[4];
     double largest = 0, difference = 0;
 
-    for (int i = 0; i < 3; ++i) {
+    for (int i = 0; i < 4; ++i) {
         out[i] = spops_model_array_default();
         test_expect_ok(d->ctx, spops_model_get_output(d->ctx, model, i, &out[i]), "output");
         size_t bytes = spops_dtype_bytes(out[i].dtype);
@@ -647,9 +651,10 @@ static void check_pieces(test_device *d, const spops_model *model, const pieces 
             const int swapped = ((at[1] * 8 + c) * 7 + at[2]) * 8 + at[3];
             cr_assert(element(data[1], out[1].dtype, (size_t)turned) == got, "row %d, %d", r, c);
             cr_assert(element(data[2], out[2].dtype, (size_t)swapped) == got, "row %d, %d", r, c);
+            cr_assert(element(data[3], out[3].dtype, (size_t)turned) == got, "row %d, %d", r, c);
         }
     }
-    for (int i = 1; i < 3; ++i) { // all other cells are 0
+    for (int i = 1; i < 4; ++i) { // all other cells are 0
         int64_t nonzero = 0, rows_nonzero = 0;
         for (size_t k = 0; k < 8 * GRID_CELLS; ++k)
             nonzero += element(data[i], out[i].dtype, k) != 0;
@@ -659,7 +664,7 @@ static void check_pieces(test_device *d, const spops_model *model, const pieces 
     }
     cr_assert(difference <= (out[0].dtype == SPOPS_DTYPE_F32 ? 1e-5 : 1e-2) * largest,
               "%g of %g is too far from FP64", difference, largest);
-    for (int i = 0; i < 3; ++i)
+    for (int i = 0; i < 4; ++i)
         free(data[i]);
     free(num);
     free(rows);
@@ -687,9 +692,9 @@ ParameterizedTestParameters(model, every_node)
 ParameterizedTest(struct case_param *param, model, every_node, .timeout = 120)
 {
     static const char *const steps[] = {
-        "",          "",           "",          "first", "down",        "relu_alone",
-        "sum_alone", "sum_joined", "narrow",    "up",    "relu_joined", "scatter",
-        "turn",      "swap",       "dense_relu"};
+        "",           "",          "",   "first",       "down", "relu_alone",    "sum_alone",
+        "sum_joined", "narrow",    "up", "relu_joined", "turn", "scatter_again", "turn_alone",
+        "swap",       "dense_relu"};
     static pieces p;
     test_rng rng = test_rng_make(9000 + case_number(param));
     spops_model_options options = spops_model_options_default();

@@ -162,7 +162,7 @@ static spops_model_step *add_step(const node_reader *r, spops_model_step_kind ki
     s->num_nodes = 1;
     s->x = x;
     s->out = out;
-    s->residual = s->map = -1;
+    s->residual = s->map = s->turned_set = -1;
     return s;
 }
 
@@ -719,9 +719,63 @@ static void join_sum(const spops_model *m, int32_t i)
     conv->op = NULL;
 }
 
-static void join_steps(spops_model *m)
+// The set whose axes are turned as the file turns those of a dense grid.
+static spops_status find_turned(spops_model *m, int32_t from, const int32_t *order, int32_t node,
+                                int32_t *index)
+{
+    const spops_model_set source = *spops_model_set_at(m, from);
+    spops_model_set *set;
+
+    for (int32_t i = from + 1; i < m->sets.num; ++i) {
+        set = spops_model_set_at(m, i);
+        *index = i;
+        if (set->is_turned && set->from == from &&
+            memcmp(set->order, order, (size_t)m->dims * sizeof *order) == 0)
+            return SPOPS_STATUS_OK;
+    }
+    set = spops_model_add(m, &m->sets, sizeof *set);
+    if (set == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
+    *set = source;
+    set->from = from;
+    set->is_turned = true;
+    set->node = node;
+    for (int32_t a = 0; a < m->dims; ++a) {
+        set->order[a] = order[a];
+        set->size[a] = source.size[order[a]];
+    }
+    *index = m->sets.num - 1;
+    return SPOPS_STATUS_OK;
+}
+
+// A transposition of axes into the dense grid before it, which is then written by turned rows: no pass over
+// the grid.
+static spops_status join_transpose(spops_model *m, int32_t i)
+{
+    spops_model_step *s = spops_model_step_at(m, i), *dense = NULL;
+    int32_t order[SPOPS_MAX_DIMS] = {0}, set;
+
+    for (int32_t k = 0; k < i; ++k)
+        if (spops_model_step_at(m, k)->op != NULL && spops_model_step_at(m, k)->out == s->x)
+            dense = spops_model_step_at(m, k);
+    if (dense == NULL || dense->kind != SPOPS_MODEL_DENSE || !is_used_once(m, s->x) ||
+        s->order[0] != 0 || s->order[1] != 1)
+        return SPOPS_STATUS_OK;
+    for (int32_t a = 0; a < m->dims; ++a)
+        order[a] = s->order[2 + a] - 2;
+    SPOPS_TRY(find_turned(m, spops_model_value_at(m, dense->x)->set, order, dense->node, &set));
+    dense->turned_set = set;
+    dense->out = s->out;
+    dense->name = s->name;
+    dense->num_nodes += s->num_nodes;
+    s->op = NULL;
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status join_steps(spops_model *m)
 {
     int32_t kept = 0;
+    for (int32_t i = 0; i < m->steps.num; ++i)
+        if (spops_model_step_at(m, i)->kind == SPOPS_MODEL_PERMUTE) SPOPS_TRY(join_transpose(m, i));
     for (int32_t i = 0; i < m->steps.num; ++i)
         if (spops_model_step_at(m, i)->kind == SPOPS_MODEL_ACTIVATION) join_activation(m, i);
     for (int32_t i = 0; i < m->steps.num; ++i)
@@ -731,8 +785,11 @@ static void join_steps(spops_model *m)
     for (int32_t i = 0; i < m->steps.num; ++i) {
         const spops_model_step s = *spops_model_step_at(m, i);
         if (s.op != NULL) *spops_model_step_at(m, kept++) = s;
+        if (s.op != NULL && s.kind == SPOPS_MODEL_DENSE)
+            spops_model_set_at(m, spops_model_dense_set(m, &s))->is_dense = true;
     }
     m->steps.num = kept;
+    return SPOPS_STATUS_OK;
 }
 
 // ---- The graph ------------------------------------------------------------------------------------
@@ -859,6 +916,5 @@ spops_status spops_model_read_dialect(spops_model *m)
     for (int32_t i = 0; i < m->onnx->num_nodes; ++i)
         SPOPS_TRY(read_node(m, i));
     SPOPS_TRY(read_outputs(m));
-    join_steps(m);
-    return SPOPS_STATUS_OK;
+    return join_steps(m);
 }

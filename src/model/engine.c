@@ -8,12 +8,13 @@
 #include "core/status.h"
 #include "model/model.h"
 #include "spops/activation.h"
+#include "spops/convert.h"
 #include "spops/dense.h"
 #include "spops/gather.h"
 #include "spops/segreduce.h"
 #include "spops/weights.h"
 
-enum { INT8_LARGEST = 127, DEFAULT_ROWS = 150000 };
+enum { INT8_LARGEST = 127, DEFAULT_ROWS = 150000, MOST_GRID_CELLS = 1 << 20 };
 
 // ---- Capacities -----------------------------------------------------------------------------------
 
@@ -42,6 +43,8 @@ static void choose_capacities(spops_model *m)
             rows = least(rows, o->max_rows > 0 ? o->max_rows : bound);
             m->max_points = o->max_points > 0 ? o->max_points : rows;
             if (m->has_voxels) rows = least(rows, m->max_points);
+        } else if (set->is_turned) {
+            rows = spops_model_set_at(m, set->from)->max_rows;
         } else {
             const int64_t from = spops_model_set_at(m, set->from)->max_rows;
             rows = least(rows, o->max_inner_rows > 0 ? o->max_inner_rows : set->bound);
@@ -69,19 +72,48 @@ static const spops_coords *coords_of(const spops_model *m, int32_t set)
     return coords != NULL || set > 0 ? coords : spops_voxels_coords(m->voxels);
 }
 
+static size_t turned_bytes(const spops_model *m, const spops_model_set *set)
+{
+    return (size_t)set->max_rows * (size_t)(1 + m->dims) * sizeof *set->turned;
+}
+
+static spops_status alloc_turned(spops_model *m, spops_model_set *set)
+{
+    void *rows = NULL;
+    SPOPS_TRY(spops_backend_alloc(m->ctx, turned_bytes(m, set), &rows));
+    set->turned = rows;
+    m->plan_bytes += turned_bytes(m, set);
+    spops_model_step_at(m, 1)->plan_bytes += turned_bytes(m, set);
+    return SPOPS_STATUS_OK;
+}
+
+void spops_model_free_sets(spops_model *m)
+{
+    for (int32_t i = m->sets.num - 1; i >= 0; --i) {
+        spops_model_set *set = spops_model_set_at(m, i);
+        spops_coords_destroy(set->coords);
+        if (set->turned != NULL) spops_backend_free(m->ctx, set->turned, turned_bytes(m, set));
+    }
+}
+
 static spops_status reserve_set(spops_model *m, int32_t i)
 {
     spops_model_set *set = spops_model_set_at(m, i);
     spops_coords_box box;
     spops_coords_options options = spops_coords_options_default();
-    int64_t items = set->max_rows;
+    int64_t items = set->max_rows, cells = m->num_batches;
 
     memset(&box, 0, sizeof box);
     box.upper[0] = m->num_batches - 1;
-    for (int32_t a = 0; a < m->dims; ++a)
+    for (int32_t a = 0; a < m->dims; ++a) {
         box.upper[1 + a] = set->size[a] - 1;
+        cells = times(cells, set->size[a]);
+    }
     options.box = &box;
-    if (i > 0)
+    // Each cell of a dense grid is looked up: an array of a small one is faster than a hash.
+    if (set->is_dense && cells <= MOST_GRID_CELLS) options.search = SPOPS_COORDS_SEARCH_GRID;
+    if (set->is_turned) SPOPS_TRY(alloc_turned(m, set));
+    if (i > 0 && !set->is_turned)
         items = times(spops_model_set_at(m, set->from)->max_rows,
                       spops_kernel_shape_num_candidates(&set->kernel, 0));
     if (i == 0 && m->has_voxels) {
@@ -529,10 +561,31 @@ static spops_status run_voxels(const spops_model *m, const spops_model_step *s)
         NULL);
 }
 
+// Rows column by column, each copied to where its axis is; then the set of them, in the same order.
+static spops_status run_turned(const spops_model *m, const spops_model_set *set)
+{
+    const int64_t cols = 1 + m->dims;
+    spops_coords_view view = spops_coords_view_default();
+
+    SPOPS_TRY(spops_coords_get_view(m->ctx, coords_of(m, set->from), &view));
+    const spops_matrix from =
+        spops_matrix_dense_const(view.rows, set->max_rows, cols, SPOPS_DTYPE_I32);
+    const spops_matrix to = spops_matrix_dense(set->turned, set->max_rows, cols, SPOPS_DTYPE_I32);
+    for (int64_t k = 0; k < cols; ++k)
+        SPOPS_TRY(spops_convert_execute(
+            m->ctx, spops_matrix_columns(from, k == 0 ? 0 : 1 + set->order[k - 1], 1),
+            spops_matrix_columns(to, k, 1)));
+    return spops_coords_update(m->ctx, set->coords, view.num_rows, set->turned);
+}
+
 static spops_status run_sets(const spops_model *m)
 {
     for (int32_t i = 1; i < m->sets.num; ++i) {
         const spops_model_set *set = spops_model_set_at(m, i);
+        if (set->is_turned) {
+            SPOPS_TRY(run_turned(m, set));
+            continue;
+        }
         SPOPS_TRY(spops_coords_update_downsampled(m->ctx, set->coords, coords_of(m, set->from),
                                                   &set->kernel));
     }
@@ -597,7 +650,7 @@ static spops_status run_activation(const spops_model *m, const spops_model_step 
 
 static spops_status run_dense(const spops_model *m, const spops_model_step *s)
 {
-    const int32_t set = spops_model_value_at(m, s->x)->set;
+    const int32_t set = spops_model_dense_set(m, s);
     const spops_matrix x = spops_model_matrix(m, s->x);
     spops_dense_shape shape = spops_dense_shape_default();
     int64_t cells = 1;

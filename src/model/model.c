@@ -183,8 +183,7 @@ static void destroy(spops_model *m)
         spops_sparseconv_destroy(spops_model_map_at(m, i)->conv);
         spops_kernel_map_destroy(spops_model_map_at(m, i)->map);
     }
-    for (int32_t i = m->sets.num - 1; i >= 0; --i)
-        spops_coords_destroy(spops_model_set_at(m, i)->coords);
+    spops_model_free_sets(m);
     spops_voxels_destroy(m->voxels);
     spops_backend_free(ctx, m->features, m->feature_bytes);
     spops_backend_free(ctx, m->arrays, m->array_bytes);

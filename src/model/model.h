@@ -37,6 +37,12 @@ typedef struct spops_model_value {
 
 typedef struct spops_model_set {
     int32_t from; // the set that the convolution reads; -1: the input
+    // The rows of `from` with axis a in the place of its axis order[a]: for a dense grid whose axes a file
+    // turns. turned [max_rows][1 + dims] are these rows.
+    bool is_turned;
+    int32_t order[SPOPS_MAX_DIMS];
+    int32_t *turned;
+    bool is_dense; // a dense grid is written from it
     spops_kernel_shape kernel;
     int32_t size[SPOPS_MAX_DIMS]; // cells along the axes
     int64_t bound, max_rows;      // what the file, and what the plan has room for
@@ -75,6 +81,7 @@ typedef struct spops_model_step {
     int32_t node, num_nodes;  // of the file; -1
     int32_t x, residual, out; // values; -1
     int32_t map;              // -1
+    int32_t turned_set;       // that a dense grid is written by; -1: the set of x
     char *rulebook;           // of a convolution, as the file names it; "": not
     spops_activation activation;
     // A convolution: weights [taps * in][out] and bias [out] f32, in the block of weights.
@@ -166,6 +173,12 @@ spops_status spops_model_at_node(const spops_model *m, int32_t node, spops_statu
 // The value of this name; -1: there is none.
 int32_t spops_model_find_value(const spops_model *m, spops_span name);
 
+// The set that a dense grid is written by.
+static inline int32_t spops_model_dense_set(const spops_model *m, const spops_model_step *s)
+{
+    return s->turned_set >= 0 ? s->turned_set : spops_model_value_at(m, s->x)->set;
+}
+
 // ---- Readers --------------------------------------------------------------------------------------
 
 spops_status spops_model_read_dialect(spops_model *m);
@@ -173,7 +186,8 @@ spops_status spops_model_read_domain(spops_model *m);
 
 // ---- Running --------------------------------------------------------------------------------------
 
-spops_status spops_model_plan(spops_model *m);  // sets, maps, convolutions
+spops_status spops_model_plan(spops_model *m); // sets, maps, convolutions
+void spops_model_free_sets(spops_model *m);
 spops_status spops_model_place(spops_model *m); // weights, features, inputs, outputs
 spops_status spops_model_run_step(const spops_model *m, int32_t i);
 // What a value is for a call, with all the rows that it has room for.
