@@ -5,17 +5,32 @@ Needs the packages onnx and jax: shapes, dtypes and descriptions of plans are th
 """
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import jax
 import numpy as np
 import onnx
 from onnx import helper
 
-from . import jax as sj
+from . import _library, jax as sj
 from ._jax_calls import dtypes
 from ._rows import ENUM, FLAGS, FLOAT, FLOATS, INTS, PLAN, Argument, Operator, kinds, operators
 from ._signature import all_optional, is_given, python_name
 
 DOMAIN = "spops"
+
+
+def custom_ops_library() -> str:
+    """What ONNX Runtime loads: ``options.register_custom_ops_library(spops.onnx.custom_ops_library())``.
+
+    SPOPS_ONNXRUNTIME_LIBRARY names it, else it is beside the library that is loaded, or in the package."""
+    name = "libspops_onnxruntime.so"
+    named = os.environ.get("SPOPS_ONNXRUNTIME_LIBRARY")
+    for path in [named] if named else [Path(_library.path).resolve().parent / name, Path(__file__).parent / "lib" / name]:
+        if Path(path).is_file():
+            return str(path)
+    raise FileNotFoundError(f"spops.onnx: there is no {named or name}; SPOPS_ONNXRUNTIME_LIBRARY may name it")
 
 
 class Value:

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
 """Operators as nodes of ONNX models, run by ONNX Runtime: the bits of the same calls in Python."""
-import os
 import re
 from pathlib import Path
 
@@ -17,9 +16,10 @@ import spops.functional as F  # noqa: E402
 from spops import onnx as so  # noqa: E402
 from spops._rows import operators  # noqa: E402
 
-LIBRARY = os.environ.get("SPOPS_ONNXRUNTIME_LIBRARY") or str(Path(os.environ.get("SPOPS_LIBRARY", "")).parent / "libspops_onnxruntime.so")
-if not Path(LIBRARY).exists():
-    pytest.skip(f"no {LIBRARY}: built without SPOPS_ONNXRUNTIME", allow_module_level=True)
+try:
+    LIBRARY = so.custom_ops_library()
+except FileNotFoundError as e:
+    pytest.skip(f"{e}: built without SPOPS_ONNXRUNTIME", allow_module_level=True)
 EP = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
 
 
