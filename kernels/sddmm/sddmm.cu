@@ -29,27 +29,28 @@ struct sddmm_params {
     int32_t head_log2;  // lanes that share a head
 };
 
-// The products of the positions first, first + step ... of a group, in its heads; n of them are left.
+// What a block's positions name.
+struct block_pairs {
+    int32_t segments[threads], rows[threads], terms[threads];
+};
+
+// The products of the positions first, first + step ... of a group, in its heads; the block has n.
 template <class T, int VEC>
-__device__ __forceinline__ void dot_positions(const sddmm_params &p, const int32_t *segments,
-                                              int32_t begin, int32_t first, int32_t step, int32_t n)
+__device__ __forceinline__ void dot_positions(const sddmm_params &p, const block_pairs &pairs,
+                                              int32_t first, int32_t step, int32_t n)
 {
     const int32_t lane = (int32_t)threadIdx.x & ((1 << p.group_log2) - 1);
     const int32_t in_head = lane & ((1 << p.head_log2) - 1), head0 = lane >> p.head_log2;
     const int32_t heads_at_once = 1 << (p.group_log2 - p.head_log2);
     const T *q[unroll], *k[unroll];
-    int64_t term[unroll];
     bool there[unroll];
 #pragma unroll
     for (int u = 0; u < unroll; ++u) {
         const int32_t i = first + u * step;
         there[u] = i < n;
         if (!there[u]) continue;
-        const int32_t position = begin + i;
-        const int32_t row = p.pairs != nullptr ? __ldg(p.pairs + position).x : position;
-        term[u] = p.order != nullptr ? __ldg(p.order + position) : position;
-        q[u] = static_cast<const T *>(p.q) + segments[i] * p.q_stride;
-        k[u] = static_cast<const T *>(p.k) + row * p.k_stride;
+        q[u] = static_cast<const T *>(p.q) + pairs.segments[i] * p.q_stride;
+        k[u] = static_cast<const T *>(p.k) + pairs.rows[i] * p.k_stride;
     }
     for (int32_t h0 = 0; h0 < p.heads; h0 += heads_at_once) {
         const int32_t head = h0 + head0;
@@ -80,30 +81,34 @@ __device__ __forceinline__ void dot_positions(const sddmm_params &p, const int32
             for (int32_t m = 1 << p.head_log2 >> 1; m > 0; m >>= 1)
                 sum[u] += __shfl_xor_sync(0xffffffff, sum[u], m);
             if (there[u] && in_head == 0 && head < p.heads)
-                static_cast<T *>(p.out)[term[u] * p.out_stride + head] =
+                static_cast<T *>(p.out)[pairs.terms[first + u * step] * p.out_stride + head] =
                     from_f32<T>(p.scale * sum[u]);
         }
     }
 }
 
 template <class T, int VEC>
-__global__ void __launch_bounds__(threads) sddmm_kernel(const __grid_constant__ sddmm_params p)
+__global__ void __launch_bounds__(threads, 3) sddmm_kernel(const __grid_constant__ sddmm_params p)
 {
     __shared__ finder::shared shared;
+    __shared__ block_pairs pairs;
     const int64_t first = (int64_t)blockIdx.x * finder::positions;
-    const int32_t num_terms = p.offsets[p.num_segments];
-    const int32_t group = (int32_t)threadIdx.x >> p.group_log2, groups = threads >> p.group_log2;
-    int32_t own[1];
+    const int32_t num_terms = p.offsets[p.num_segments], thread = (int32_t)threadIdx.x;
+    const int32_t group = thread >> p.group_log2, groups = threads >> p.group_log2;
+    int32_t segment[1];
 
     if (first >= num_terms) return;
-    const int32_t begin = (int32_t)first;
+    const int32_t begin = (int32_t)first, position = begin + thread;
     const int32_t n = (int32_t)min((int64_t)finder::positions, num_terms - first);
-    finder::find(shared, p.offsets, p.num_segments, begin, begin + n, own);
-    __syncthreads(); // marks have been read
-    shared.marks[threadIdx.x] = own[0];
+    if (thread < n) {
+        pairs.rows[thread] = p.pairs != nullptr ? __ldg(p.pairs + position).x : position;
+        pairs.terms[thread] = p.order != nullptr ? __ldg(p.order + position) : position;
+    }
+    finder::find(shared, p.offsets, p.num_segments, begin, begin + n, segment);
+    pairs.segments[thread] = segment[0];
     __syncthreads();
     for (int32_t i = 0; i < n; i += groups * unroll)
-        dot_positions<T, VEC>(p, shared.marks, begin, i + group, groups, n);
+        dot_positions<T, VEC>(p, pairs, i + group, groups, n);
 }
 
 int floor_log2(int64_t v)
