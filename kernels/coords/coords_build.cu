@@ -115,6 +115,7 @@ __global__ void __launch_bounds__(threads)
 struct build_workspace {
     uint64_t *keys;                // [candidates] NONE: no candidate
     unsigned long long *duplicate; // [1] candidate << 32 | earliest candidate of its key
+    spops_coords_state *state;     // [1] what coords_sort counts
     int32_t *tile_counts;   // [tiles] candidates that become rows; then those before the tile
     uint32_t *slots;        // [candidates] by number: of the table
     int32_t *firsts;        // [candidates] by number: earliest of its key; by order: of the rank
@@ -165,6 +166,7 @@ build_workspace carve_workspace(const spops_coords_arrays *c, int64_t n, spops_c
 {
     build_workspace ws = {};
     ws.duplicate = (unsigned long long *)spops_carve(carver, 1, 1, sizeof *ws.duplicate);
+    ws.state = (spops_coords_state *)spops_carve(carver, 1, 1, sizeof *ws.state);
     ws.keys = (uint64_t *)spops_carve(carver, n, 1, sizeof *ws.keys);
     ws.tile_counts =
         (int32_t *)spops_carve(carver, tile_counts_of(c, n), 1, sizeof *ws.tile_counts);
@@ -208,6 +210,8 @@ struct build_params {
     bool tiles_scanned; // tile_counts holds what is before a tile
     bool by_order;
     bool fill_table; // the kernel that makes keys enters them as well
+    bool counts;     // rows, in the state, and nothing more
+    bool counted;    // that was done: the state begins with it
 };
 
 __device__ __forceinline__ void fill_words(uint64_t *begin, const uint64_t *end, uint64_t value)
@@ -229,6 +233,10 @@ __global__ void __launch_bounds__(threads) start_build(const __grid_constant__ b
     fill_words(p.clear, p.clear_end, p.clear_value);
     fill_words(p.ws.table.entries, p.clear_table_end, spops::hash_empty);
     if (blockIdx.x != 0 || threadIdx.x != 0) return;
+    if (p.counted) {
+        *p.coords.state = *p.ws.state;
+        return;
+    }
     const spops_coords_source &s = p.source;
     spops_coords_state state = {};
     state.duplicate = state.duplicate_of = -1;
@@ -353,6 +361,7 @@ __global__ void __launch_bounds__(tile) count_rows(const __grid_constant__ build
     }
     if (threadIdx.x != 0) return;
     p.ws.tile_counts[blockIdx.x] = rows;
+    if (p.counts && rows > 0) atomicAdd(&p.coords.state->num_rows, rows);
     if (merged > 0) atomicAdd(&p.coords.state->num_merged, merged);
 }
 
@@ -569,13 +578,100 @@ __global__ void __launch_bounds__(threads)
 
 // ---- Steps of a build ---------------------------------------------------------------------------
 
+bool are_scanned(int64_t num_tiles)
+{
+    return num_tiles > max_summed_tiles;
+}
+
 // tile_counts of n tiles: left alone where they are few, else scanned.
 spops_status scan_tiles(spops_context *ctx, int32_t *counts, int64_t n, bool *scanned)
 {
-    *scanned = n > max_summed_tiles;
+    *scanned = are_scanned(n);
     if (!*scanned) return SPOPS_STATUS_OK;
     return launch<WAITS_FOR_PREVIOUS>(ctx, "coords: scan_counts", scan_counts, dim3(1), 1024,
                                       counts, (int32_t)n);
+}
+
+// What all steps know of a set whose candidates are in ws.
+build_params params_of(const spops_coords_source *source, const spops_coords_arrays &coords,
+                       const build_workspace &ws)
+{
+    const int64_t n = source->max_candidates;
+    const bool taps = source->kind == SPOPS_COORDS_DOWN || source->kind == SPOPS_COORDS_UP;
+    build_params p = {};
+    p.source = *source;
+    p.coords = coords;
+    p.index = spops::index_of(&coords);
+    p.ws = ws;
+    p.max_source_rows = spops_source_max_rows(source);
+    p.per_item = taps && source->max_items > 0 ? (int32_t)(n / source->max_items) : 1;
+    p.num_tiles = (int32_t)((n + tile - 1) / tile);
+    // A matrix of one row may have any row_stride.
+    if (p.source.points.rows <= 1) p.source.points.row_stride = 0;
+    p.by_order = coords.order != SPOPS_COORDS_ORDER_GIVEN && !source->ordered && n > 0;
+    if (!p.by_order && !source->unique)
+        p.table = p.ws.table.entries != nullptr ? p.ws.table : p.index.hash;
+    if (p.table.entries == nullptr || p.table.entries == p.index.hash.entries)
+        p.ws.table.entries = nullptr; // not to be cleared
+    p.fill_table = p.table.entries != nullptr && p.table.exact;
+    return p;
+}
+
+// What is counted in or entered into is empty; but what was counted stays.
+spops_status start(spops_context *ctx, build_params p)
+{
+    if (p.coords.search == SPOPS_COORDS_SEARCH_HASH) {
+        p.clear = p.index.hash.entries;
+        p.clear_end = p.clear + (uint64_t)p.index.hash.mask + 1;
+        p.clear_value = spops::hash_empty;
+    } else if (p.coords.search == SPOPS_COORDS_SEARCH_GRID) {
+        p.clear = p.index.grid.words;
+        p.clear_end = p.clear + p.index.grid.num_words;
+    }
+    if (p.counted) p.ws.table.entries = nullptr;
+    if (p.ws.table.entries != nullptr)
+        p.clear_table_end = p.ws.table.entries + (uint64_t)p.ws.table.mask + 1;
+    const int64_t blocks = 4 * (int64_t)ctx->info.num_processors;
+    return launch<WAITS_FOR_PREVIOUS>(ctx, "coords: start_build", start_build,
+                                      dim3((unsigned)blocks), threads, p);
+}
+
+// Which candidates begin rows, and how many do before each tile.
+spops_status find_rows(spops_context *ctx, build_params *p)
+{
+    const spops_coords_source &source = p->source;
+    const int64_t n = source.max_candidates;
+    const uint64_t none = (uint64_t)1 << code_bits(&p->coords);
+
+    SPOPS_TRY(start(ctx, *p));
+    if (n == 0) return SPOPS_STATUS_OK;
+    const bool taps = source.kind == SPOPS_COORDS_DOWN || source.kind == SPOPS_COORDS_UP;
+    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "coords: make_keys", taps ? make_tap_keys : make_keys,
+                                         blocks_for(source.max_items, threads), threads, *p, none));
+    if (p->table.entries != nullptr && !p->fill_table)
+        SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "coords: fill_table", fill_table,
+                                             blocks_for(n, threads), threads, *p));
+    if (p->by_order)
+        SPOPS_TRY(p->ws.wide.sort(ctx, "coords: sort of candidates", p->ws.codes[0], p->ws.codes[1],
+                                  p->ws.candidates[0], p->ws.candidates[1], n,
+                                  code_bits(&p->coords) + 1));
+    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "coords: count_rows", count_rows,
+                                         dim3((unsigned)p->num_tiles), tile, *p));
+    return scan_tiles(ctx, p->ws.tile_counts, p->num_tiles, &p->tiles_scanned);
+}
+
+// The rows that were found, and what each item became.
+spops_status put_set(spops_context *ctx, const build_params &p)
+{
+    const dim3 tiles((unsigned)p.num_tiles);
+    if (p.num_tiles == 0) return SPOPS_STATUS_OK;
+    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "coords: put_rows", put_rows, tiles, tile, p));
+    if (p.by_order || (p.coords.item_row != nullptr && p.table.entries != nullptr))
+        SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "coords: put_item_rows", put_item_rows, tiles,
+                                             tile, p));
+    if (!p.by_order) return SPOPS_STATUS_OK;
+    return launch<WAITS_FOR_PREVIOUS>(ctx, "coords: put_duplicate", put_duplicate, dim3(1), 1u,
+                                      p.coords.state, p.ws.duplicate, p.per_item);
 }
 
 spops_status build_index(spops_context *ctx, const build_params &p)
@@ -687,70 +783,59 @@ extern "C" size_t spops_cuda_coords_workspace_bytes(spops_context *ctx,
     return c.used;
 }
 
+extern "C" spops_status spops_cuda_coords_sort(spops_context *ctx,
+                                               const spops_coords_build_args *args)
+{
+    spops_coords_arrays counted = *args->coords;
+    spops_carver carver = {(char *)args->workspace, 0};
+    const build_workspace ws = carve_workspace(&counted, args->source->max_candidates, &carver);
+    counted.state = ws.state;
+    build_params p = params_of(args->source, counted, ws);
+    p.counts = true;
+    SPOPS_TRY(find_rows(ctx, &p));
+    return ctx->backend->download(ctx, args->coords->state, ws.state, sizeof *ws.state);
+}
+
+// The rows of a set that was counted. Workspace is as it was then: of a set without an index, which has its
+// own here.
+static spops_status build_counted(spops_context *ctx, const spops_coords_build_args *args)
+{
+    const spops_coords_arrays *coords = args->coords;
+    const int64_t n = args->source->max_candidates;
+    spops_coords_arrays counted = *coords;
+    spops_carver carver = {(char *)args->workspace, 0}, measured = {nullptr, 0};
+    spops_status status = SPOPS_STATUS_OK;
+    void *block = nullptr;
+
+    counted.search = SPOPS_COORDS_SEARCH_AUTO;
+    counted.max_rows = n;
+    build_params p = params_of(args->source, *coords, carve_workspace(&counted, n, &carver));
+    if (coords->search != SPOPS_COORDS_SEARCH_HASH) (void)carve_workspace(coords, 0, &measured);
+    SPOPS_TRY(spops_backend_alloc(ctx, measured.used, &block));
+    p.counted = true;
+    p.tiles_scanned = are_scanned(p.num_tiles);
+    SPOPS_TRY_GOTO(start(ctx, p), status, done);
+    SPOPS_TRY_GOTO(put_set(ctx, p), status, done);
+    carver = {(char *)block, 0};
+    p.ws = carve_workspace(coords, 0, &carver); // of which a table of rows needs nothing
+    SPOPS_TRY_GOTO(build_index(ctx, p), status, done);
+    status = ctx->backend->wait(ctx);
+
+done:
+    spops_backend_free(ctx, block, measured.used);
+    return status;
+}
+
 extern "C" spops_status spops_cuda_coords_build(spops_context *ctx,
                                                 const spops_coords_build_args *args)
 {
-    const spops_coords_source *source = args->source;
     const spops_coords_arrays *coords = args->coords;
-    const int64_t n = source->max_candidates;
-    const bool taps = source->kind == SPOPS_COORDS_DOWN || source->kind == SPOPS_COORDS_UP;
     spops_carver carver = {(char *)args->workspace, 0};
-    build_params p = {};
-    p.source = *source;
-    p.coords = *coords;
-    p.index = spops::index_of(coords);
-    p.ws = carve_workspace(coords, n, &carver);
-    p.max_source_rows = spops_source_max_rows(source);
-    p.per_item = taps && source->max_items > 0 ? (int32_t)(n / source->max_items) : 1;
-    // A matrix of one row may have any row_stride.
-    if (p.source.points.rows <= 1) p.source.points.row_stride = 0;
-    p.by_order = coords->order != SPOPS_COORDS_ORDER_GIVEN && !source->ordered && n > 0;
-    if (!p.by_order && !source->unique)
-        p.table = p.ws.table.entries != nullptr ? p.ws.table : p.index.hash;
-    if (p.table.entries == nullptr || p.table.entries == p.index.hash.entries)
-        p.ws.table.entries = nullptr; // not to be cleared
-    p.fill_table = p.table.entries != nullptr && p.table.exact;
-    if (coords->search == SPOPS_COORDS_SEARCH_HASH) {
-        p.clear = p.index.hash.entries;
-        p.clear_end = p.clear + (uint64_t)p.index.hash.mask + 1;
-        p.clear_value = spops::hash_empty;
-    } else if (coords->search == SPOPS_COORDS_SEARCH_GRID) {
-        p.clear = p.index.grid.words;
-        p.clear_end = p.clear + p.index.grid.num_words;
-    }
-    if (p.ws.table.entries != nullptr)
-        p.clear_table_end = p.ws.table.entries + (uint64_t)p.ws.table.mask + 1;
-
-    const int64_t blocks = 4 * (int64_t)ctx->info.num_processors;
-    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "coords: start_build", start_build,
-                                         dim3((unsigned)blocks), threads, p));
-    if (n > 0) {
-        const uint64_t none = (uint64_t)1 << code_bits(coords);
-        const int64_t tiles = (n + tile - 1) / tile;
-        p.num_tiles = (int32_t)tiles;
-        SPOPS_TRY(
-            launch<WAITS_FOR_PREVIOUS>(ctx, "coords: make_keys", taps ? make_tap_keys : make_keys,
-                                       blocks_for(source->max_items, threads), threads, p, none));
-        if (p.table.entries != nullptr && !p.fill_table)
-            SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "coords: fill_table", fill_table,
-                                                 blocks_for(n, threads), threads, p));
-        if (p.by_order)
-            SPOPS_TRY(p.ws.wide.sort(ctx, "coords: sort of candidates", p.ws.codes[0],
-                                     p.ws.codes[1], p.ws.candidates[0], p.ws.candidates[1], n,
-                                     code_bits(coords) + 1));
-        SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "coords: count_rows", count_rows,
-                                             dim3((unsigned)tiles), tile, p));
-        SPOPS_TRY(scan_tiles(ctx, p.ws.tile_counts, tiles, &p.tiles_scanned));
-        SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "coords: put_rows", put_rows,
-                                             dim3((unsigned)tiles), tile, p));
-        if (p.by_order || (coords->item_row != nullptr && p.table.entries != nullptr))
-            SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "coords: put_item_rows", put_item_rows,
-                                                 dim3((unsigned)tiles), tile, p));
-        if (p.by_order)
-            SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "coords: put_duplicate", put_duplicate,
-                                                 dim3(1), 1u, coords->state, p.ws.duplicate,
-                                                 p.per_item));
-    }
+    if (args->sorted) return build_counted(ctx, args);
+    build_params p = params_of(args->source, *coords,
+                               carve_workspace(coords, args->source->max_candidates, &carver));
+    SPOPS_TRY(find_rows(ctx, &p));
+    SPOPS_TRY(put_set(ctx, p));
     return build_index(ctx, p);
 }
 

@@ -313,7 +313,7 @@ static spops_status make_to_measure(spops_context *ctx, const char *call,
     args.coords = &s->arrays;
     args.sorted = true;
     SPOPS_TRY_GOTO(ctx->backend->coords_build(ctx, &args), status, done);
-    s->state = *s->arrays.state;
+    s->state = state;
     s->has_item_row = item_rows;
     s->last_items = source->max_items;
     s->base.fields[MAX_ITEMS] = source->max_candidates;
@@ -382,7 +382,8 @@ spops_status spops_coords_make(spops_context *ctx, const char *call,
     spops_coords *s = NULL, *fitted = NULL;
 
     SPOPS_TRY(spops_check_no_memory(ctx, call, choices->memory));
-    if (ctx->backend->coords_sort != NULL)
+    // On a GPU rows are expected to be unique: a set of them is filled at once, by one table.
+    if (ctx->backend->kind == SPOPS_BACKEND_CPU || source->kind != SPOPS_COORDS_ROWS)
         return make_to_measure(ctx, call, source, choices, box, out);
     SPOPS_TRY(alloc_set(ctx, call, source->dims, box, choices, source->max_candidates,
                         source->max_items, item_rows, source->max_candidates, &s));

@@ -185,7 +185,7 @@ static spops_status find_batches(spops_context *ctx, const char *call, const int
 // Whether coords_build gives a voxel's points.
 static bool points_by_voxel(const spops_voxels *v)
 {
-    return v->points == SPOPS_VOXEL_POINTS_ALL && v->base.ctx->backend->coords_sort != NULL;
+    return v->points == SPOPS_VOXEL_POINTS_ALL && v->base.ctx->backend->kind == SPOPS_BACKEND_CPU;
 }
 
 static void carve_points(spops_voxels *v, int64_t max_voxels, spops_carver *c)
