@@ -70,30 +70,19 @@ __global__ void __launch_bounds__(threads)
 {
     const place at = place_of<VEC>(p.lanes, p.cols);
     const spops_group_piece piece = block_piece(p);
-    float mean[VEC] = {}, deviations[VEC] = {}, count = 0.0f; // half, and a quarter, of both
+    half_moments<VEC> own;
     if (piece.begin == piece.end) return;
     if (at.n > 0) {
 #pragma unroll 2
         for (int64_t i = piece.begin + at.ty; i < piece.end; i += at.step) {
             float v[VEC];
             load_values<T, VEC>(p.x, row_at(p, i) * p.x_stride + at.col, at.n, v);
-            count += 1.0f;
-            const float share = 1.0f / count;
-#pragma unroll
-            for (int j = 0; j < VEC; ++j) {
-                const float half = 0.5f * v[j], delta = half - mean[j]; // finite where v is
-                mean[j] += delta * share;
-                deviations[j] += delta * (half - mean[j]);
-            }
+            own.take(v);
         }
-#pragma unroll
-        for (int j = 0; j < VEC; ++j) {
-            mean[j] *= 2.0f;
-            deviations[j] *= 4.0f;
-        }
+        own.undo_halves();
     }
-    store_partials<moments, VEC>(partials_of(p, blockIdx.x), p.lanes, p.cols, at, count, mean,
-                                 deviations);
+    store_partials<moments, VEC>(partials_of(p, blockIdx.x), p.lanes, p.cols, at, own.count,
+                                 own.mean, own.deviations);
 }
 
 // What a warp has to merge: the columns of group `group` in the pieces of a sample.

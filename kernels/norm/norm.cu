@@ -74,29 +74,19 @@ __global__ void __launch_bounds__(threads)
     const place at = place_of<VEC>(p.lanes, p.cols);
     const int64_t n = rows_of(p), rows = spops_norm_chunk_rows(n);
     const int64_t begin = blockIdx.x * rows, end = begin + rows < n ? begin + rows : n;
-    float mean[VEC] = {}, deviations[VEC] = {}, count = 0.0f; // half, and a quarter, of both
+    half_moments<VEC> own;
     if (begin >= n) return;
     if (at.n > 0) {
 #pragma unroll 4
         for (int64_t r = begin + at.ty; r < end; r += at.step) {
             float v[VEC];
             load_values<T, VEC>(p.x, r * p.x_stride + at.col, at.n, v);
-            count += 1.0f;
-            const float share = 1.0f / count;
-#pragma unroll
-            for (int j = 0; j < VEC; ++j) {
-                const float half = 0.5f * v[j], delta = half - mean[j]; // finite where v is
-                mean[j] += delta * share;
-                deviations[j] += delta * (half - mean[j]);
-            }
+            own.take(v);
         }
-#pragma unroll
-        for (int j = 0; j < VEC; ++j) {
-            mean[j] *= 2.0f;
-            deviations[j] *= 4.0f;
-        }
+        own.undo_halves();
     }
-    store_partials<moments, VEC>(chunk_partials(p), p.lanes, p.cols, at, count, mean, deviations);
+    store_partials<moments, VEC>(chunk_partials(p), p.lanes, p.cols, at, own.count, own.mean,
+                                 own.deviations);
 }
 
 // A warp a column.

@@ -52,6 +52,34 @@ __device__ __forceinline__ void store_values(void *m, int64_t offset, int n, con
     chunk.store(static_cast<T *>(m) + offset, n);
 }
 
+// A thread's rows: how many, and of each of its columns half the mean and a quarter of the sum of squared
+// deviations, which are finite where values are (Welford).
+template <int VEC> struct half_moments {
+    float count, mean[VEC], deviations[VEC];
+
+    __device__ __forceinline__ half_moments() : count(0.0f), mean(), deviations() {}
+    __device__ __forceinline__ void take(const float (&v)[VEC])
+    {
+        count += 1.0f;
+        const float share = 1.0f / count;
+#pragma unroll
+        for (int j = 0; j < VEC; ++j) {
+            const float half = 0.5f * v[j], delta = half - mean[j];
+            mean[j] += delta * share;
+            deviations[j] += delta * (half - mean[j]);
+        }
+    }
+    // The moments themselves, from then on.
+    __device__ __forceinline__ void undo_halves()
+    {
+#pragma unroll
+        for (int j = 0; j < VEC; ++j) {
+            mean[j] *= 2.0f;
+            deviations[j] *= 4.0f;
+        }
+    }
+};
+
 // Rows so far, their mean and their sum of squared deviations (Chan, Golub, LeVeque).
 struct moments {
     float count, a, b; // a: mean, b: deviations
