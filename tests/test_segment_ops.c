@@ -260,8 +260,9 @@ static size_t scratch_of(const ops_case *c, spops_context *ctx, spops_dtype dtyp
     return spops_segments_scratch_bytes(plan);
 }
 
-static void check_case(test_device *d, const test_shape *shape, kind which, spops_dtype dtype,
-                       int64_t cols, uint64_t stream)
+// k: of top-k; 0: one is drawn.
+static void check_case_of(test_device *d, const test_shape *shape, kind which, spops_dtype dtype,
+                          int64_t cols, int32_t k, uint64_t stream)
 {
     static const int32_t ks[] = {1, 2, 3, 16, 40, 100, 700, 5000};
     char text[256];
@@ -274,6 +275,7 @@ static void check_case(test_device *d, const test_shape *shape, kind which, spop
     c.k = ks[test_rng_below(&rng, plan.num_segments < 80 ? 8 : 4)];
     while (plan.num_segments * c.k * cols > 1000000)
         c.k /= 2;
+    if (k > 0) c.k = k;
     c.flag = test_rng_below(&rng, 2) == 0;
     term_plan_lists(&plan, &c.offsets, &c.terms);
     describe_matrices(&c, &op, dtype, &rng);
@@ -284,6 +286,12 @@ static void check_case(test_device *d, const test_shape *shape, kind which, spop
     test_operator_run(d, &op);
     free(c.offsets), free(c.terms);
     term_plan_destroy(&plan);
+}
+
+static void check_case(test_device *d, const test_shape *shape, kind which, spops_dtype dtype,
+                       int64_t cols, uint64_t stream)
+{
+    check_case_of(d, shape, which, dtype, cols, 0, stream);
 }
 
 // Softmax alone has code for each instruction set: where one is forced, the rest would be the same again.
@@ -338,9 +346,10 @@ ParameterizedTest(struct backend_param *p, segment_ops, several_blocks, .timeout
                                         {"many of 1,030", 300, LENGTHS_UNIFORM, 1030, 4}};
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
-    for (int i = 0; i < 18; ++i)
-        check_case(&d, &shapes[i % 3], i % 9 < 3 ? SORT : TOPK, test_row_dtypes[i / 9],
-                   i % 2 == 0 ? 4 : 1, 78500 + (uint64_t)i);
+    static const int32_t ks[] = {16, 32, 8, 20, 3};
+    for (int i = 0; i < 30; ++i)
+        check_case_of(&d, &shapes[i % 3], i % 5 == 0 ? SORT : TOPK, test_row_dtypes[i % 2],
+                      i % 4 == 0 ? 4 : 1, ks[i / 3 % 5], 78500 + (uint64_t)i);
     test_close(&d);
 }
 

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sort and top-k within segments. Segments of up to 128 terms: a group of lanes counts for each term how
-// many come before it. Longer ones: a block, in shared memory; of split ones top-k by blocks of some
-// pieces, and then by one. What does not fit there is sorted by digits, all segments at once.
+// Sort and top-k within segments. Segments of up to 128 terms: tile_order.cuh. Longer ones: of top-k up to
+// 32 by warps (warp_first.cuh), else by a block, in shared memory; of split ones top-k in groups of pieces,
+// and then what these have left. What does not fit there is sorted by digits, all segments at once.
 #include "kernels/core/device_wide.h"
 #include "kernels/core/with_dtype.cuh"
-#include "kernels/segments/clear_rows.cuh"
-#include "kernels/segments/segment_of.cuh"
 #include "kernels/segops/block_order.cuh"
+#include "kernels/segops/tile_order.cuh"
+#include "kernels/segops/warp_first.cuh"
 #include "segops/segops_args.h"
-#include "spops/device/grid_dependency.cuh"
 
 namespace
 {
@@ -16,107 +15,10 @@ namespace
 using namespace spops;
 
 constexpr int threads = order_threads;
-constexpr int items = 4; // terms of a lane, of short segments
 constexpr int small_room = 2048,
               large_room = 4096;      // candidates of a block: more blocks, or longer segments
-constexpr int32_t group_terms = 8192; // a block takes split segments of so many terms alone
-
-struct segment_params {
-    order_params order;
-    const spops_work_item *entries, *pieces;
-    const spops_split_segment *splits;
-    const spops_schedule *schedule;
-    candidate *found; // [slots][cols][kept] of groups of pieces
-    int32_t kept;     // that a group of pieces leaves
-    int32_t at_once;  // pieces of a group; 0: split segments go through one block each
-};
-
-// ---- Short segments -----------------------------------------------------------------------------
-
-// LANES lanes for each segment of at most LANES * items terms.
-template <class T, int LANES>
-__device__ __forceinline__ void order_short(const segment_params &p, const spops_work_item *first,
-                                            int32_t n, int32_t col)
-{
-    const int32_t lane = (int32_t)threadIdx.x & 31, sub = lane % LANES, which = lane / LANES;
-    spops_work_item entry = {0, 0, 0, -1};
-    candidate own[items];
-    T value[items];
-    int32_t term[items], rank[items];
-
-    if (which < n) entry = first[which];
-#pragma unroll
-    for (int j = 0; j < items; ++j) {
-        const int32_t i = j * LANES + sub;
-        own[j] = no_candidate;
-        rank[j] = 0;
-        if (i >= entry.count) continue;
-        term[j] = p.order.term(entry.begin + i);
-        value[j] = p.order.value<T>(term[j], col);
-        own[j] = candidate_of(value_key(to_f32(value[j]), p.order.descending), i);
-    }
-#pragma unroll
-    for (int j = 0; j < items; ++j) {
-        if (!__any_sync(0xffffffff, j * LANES < entry.count)) break;
-#pragma unroll
-        for (int l = 0; l < LANES; ++l) {
-            const candidate other = __shfl_sync(0xffffffff, own[j], l, LANES);
-#pragma unroll
-            for (int i = 0; i < items; ++i)
-                rank[i] += other < own[i];
-        }
-    }
-    if (which >= n) return;
-#pragma unroll
-    for (int j = 0; j < items; ++j) {
-        if (j * LANES + sub >= entry.count) continue;
-        if (p.order.k == 0)
-            p.order.put<T>(p.order.term(entry.begin + rank[j]), col, value[j], term[j]);
-        else if (rank[j] < p.order.k)
-            p.order.put<T>((int64_t)entry.segment * p.order.k + rank[j], col, value[j], term[j]);
-    }
-    if (p.order.k > entry.count)
-        p.order.write_rest<T>(entry.segment, entry.count + sub, LANES, col);
-}
-
-// Warps stride over the segments of the classes SHORT to TEAM8, and over empty ones, column by column.
-template <class T>
-__global__ void __launch_bounds__(threads) short_kernel(const __grid_constant__ segment_params p)
-{
-    constexpr int num_classes = 5; // the last: empty segments, as many as of SHORT
-    grid_launch_dependents();
-    int32_t begin[num_classes], size[num_classes];
-    int64_t units[num_classes], all = 0;
-#pragma unroll
-    for (int c = 0; c < num_classes; ++c) {
-        const int of = c == 4 ? SPOPS_CLASS_EMPTY : c;
-        const int32_t each = c == 4 ? 8 : 8 >> c;
-        begin[c] = p.schedule->class_begin[of];
-        size[c] = p.schedule->class_begin[of + 1] - begin[c];
-        if (c == 4 && p.order.k == 0) size[c] = 0; // nothing is written for them
-        units[c] = (int64_t)((size[c] + each - 1) / each) * p.order.cols;
-        all += units[c];
-    }
-    const int64_t step = (int64_t)gridDim.x * (threads / 32);
-    for (int64_t w = (int64_t)blockIdx.x * (threads / 32) + threadIdx.x / 32; w < all; w += step) {
-        int64_t unit = w;
-        int c = 0;
-        while (unit >= units[c])
-            unit -= units[c++];
-        const int32_t each = c == 4 ? 8 : 8 >> c, col = (int32_t)(unit % p.order.cols);
-        const int32_t at = (int32_t)(unit / p.order.cols) * each;
-        const spops_work_item *first = p.entries + begin[c] + at;
-        const int32_t n = min(each, size[c] - at);
-        if (c == 1)
-            order_short<T, 8>(p, first, n, col);
-        else if (c == 2)
-            order_short<T, 16>(p, first, n, col);
-        else if (c == 3)
-            order_short<T, 32>(p, first, n, col);
-        else
-            order_short<T, 4>(p, first, n, col);
-    }
-}
+constexpr int32_t group_terms = 8192; // split segments of so many terms are not divided
+constexpr int32_t warp_terms = 2048;  // segments of so many terms may have a warp alone
 
 // The kernels below start while the one before them is running: it writes other rows, and x was there
 // before it. They end after it, as whoever comes next waits for the last alone.
@@ -168,15 +70,6 @@ __global__ void __launch_bounds__(threads) block_kernel(const __grid_constant__ 
     grid_dependency_wait();
 }
 
-// Groups of pieces of one split segment have slots of their own: that of its first piece / at_once, and
-// one more for each split segment before it, as groups of two segments do not share one.
-__device__ __forceinline__ int64_t slot_of(const segment_params &p,
-                                           const spops_split_segment &split, int32_t index,
-                                           int32_t group)
-{
-    return (int64_t)split.first_piece / p.at_once + index + group;
-}
-
 template <class T, int ROOM>
 __global__ void __launch_bounds__(threads) pieces_kernel(const __grid_constant__ segment_params p)
 {
@@ -185,17 +78,11 @@ __global__ void __launch_bounds__(threads) pieces_kernel(const __grid_constant__
     const int64_t all = (int64_t)p.schedule->num_pieces * p.order.cols;
     for (int64_t unit = blockIdx.x; unit < all; unit += gridDim.x) {
         const int32_t piece = (int32_t)(unit / p.order.cols), col = (int32_t)(unit % p.order.cols);
-        const int32_t index = p.pieces[piece].split;
-        const spops_split_segment split = p.splits[index];
-        const int32_t local = piece - split.first_piece;
-        if (local % p.at_once != 0) continue; // of a group that another block has
-        const spops_work_item last =
-            p.pieces[min(piece + p.at_once, split.first_piece + split.num_pieces) - 1];
-        const int32_t begin = p.pieces[piece].begin;
-        block_first(s, last.begin + last.count - begin, p.kept,
-                    [&](int32_t i) { return p.order.load<T>(begin + i, col); });
-        candidate *to =
-            p.found + (slot_of(p, split, index, local / p.at_once) * p.order.cols + col) * p.kept;
+        const piece_group group = group_of(p, piece);
+        if (group.count == 0) continue;
+        block_first(s, group.count, p.kept,
+                    [&](int32_t i) { return p.order.load<T>(group.begin + i, col); });
+        candidate *to = p.found + (group.slot * p.order.cols + col) * p.kept;
         for (int32_t i = (int32_t)threadIdx.x; i < p.kept; i += threads)
             to[i] = i < s.count ? s.list[i] : no_candidate;
     }
@@ -216,12 +103,8 @@ __global__ void __launch_bounds__(threads) splits_kernel(const __grid_constant__
                                    split.count, col);
             continue;
         }
-        const int32_t groups = (split.num_pieces + p.at_once - 1) / p.at_once;
-        const candidate *from = p.found + slot_of(p, split, index, 0) * p.order.cols * p.kept;
-        block_first(s, groups * p.kept, p.kept, [&](int32_t i) {
-            const int32_t group = i / p.kept;
-            return from[((int64_t)group * p.order.cols + col) * p.kept + (i - group * p.kept)];
-        });
+        const left_candidates left(p, split, index, col);
+        block_first(s, left.count, p.kept, left);
         write_found<T, ROOM>(p, s, split.segment, 0, col);
     }
 }
@@ -281,7 +164,7 @@ __global__ void __launch_bounds__(threads) ranked_kernel(const __grid_constant__
 
 // Of top-k: a thread a row of values.
 template <class T>
-__global__ void __launch_bounds__(threads) first_kernel(const __grid_constant__ digit_params p)
+__global__ void __launch_bounds__(threads) first_rows_kernel(const __grid_constant__ digit_params p)
 {
     const int32_t num_terms = p.offsets[p.num_segments], c = (int32_t)blockIdx.y;
     const int64_t step = (int64_t)gridDim.x * threads, all = p.num_segments * p.order.k;
@@ -302,7 +185,8 @@ __global__ void __launch_bounds__(threads) first_kernel(const __grid_constant__ 
 // By digits or not, and what that needs of scratch.
 struct order_plan {
     bool by_digits, splits, is_small;
-    int32_t at_once, kept; // of pieces; at_once 0: split segments go through one block each
+    bool by_warps;         // of top-k, not by digits
+    int32_t at_once, kept; // of pieces; at_once 0: split segments are not divided
     int64_t slots;
     int32_t cols_at_once; // by digits
 };
@@ -330,6 +214,7 @@ order_plan plan_order(spops_context *ctx, const spops_segment_sort_args *args)
         const int64_t pieces = lists->counts_on_device ? lists->max_pieces : host.num_pieces;
         const int64_t splits = lists->counts_on_device ? lists->max_splits : host.num_splits;
         plan.kept = (int32_t)k;
+        plan.by_warps = args->k > 0 && k <= first_most;
         if (!plan.splits || longest <= group_terms) return plan;
         // A block's pieces: so many that all blocks run at once, or longer ones.
         int64_t terms = lists->max_terms * cols / ((int64_t)ctx->info.num_processors * 6);
@@ -410,39 +295,101 @@ spops_status launch_one(spops_context *ctx, bool *is_first, void (*kernel)(segme
     return launch(ctx, what, kernel, grid, threads, p);
 }
 
-template <class T, int ROOM>
-spops_status launch_segments(spops_context *ctx, const spops_segment_sort_args *args,
-                             const order_plan &plan, const order_scratch &scratch)
+// 2^32 / (k / 4), rounded up, which gives the quotient of numbers up to tile_items * k / 4.
+uint32_t four_inverse_of(const order_params &p, size_t element)
+{
+    const uint32_t fours = (uint32_t)p.k / 4;
+    const bool lie_together = p.cols == 1 && p.values_stride == 1 && p.places_stride == 1 &&
+                              (uintptr_t)p.values % (4 * element) == 0 &&
+                              (uintptr_t)p.places % sizeof(int4) == 0;
+    if (p.k % 4 != 0 || fours < 1 || fours > 2047 || !lie_together) return 0;
+    return fours == 1 ? 1 : (uint32_t)((((uint64_t)1 << 32) + fours - 1) / fours);
+}
+
+segment_params segment_params_of(const spops_segment_sort_args *args, const order_plan &plan,
+                                 const order_scratch &scratch)
 {
     const spops_lists *lists = args->lists;
-    const spops_schedule &host = lists->host_schedule;
-    const bool known = !lists->counts_on_device;
-    const int64_t cols = args->x.cols;
-    const int64_t in_blocks =
-        known ? host.class_begin[SPOPS_CLASS_BLOCK + 1] - host.class_begin[SPOPS_CLASS_BLOCK]
-              : lists->max_terms / 129 + 1;
     segment_params p = {};
     p.order = order_params_of(args);
+    p.offsets = lists->offsets;
     p.entries = lists->entries;
     p.pieces = lists->pieces;
     p.splits = lists->splits;
     p.schedule = lists->schedule;
+    p.num_segments = lists->num_segments;
     p.found = scratch.found;
     p.kept = plan.kept;
     p.at_once = plan.at_once;
-    bool is_first = true; // of those that are launched: it waits for all before it
-    if (!known || has_short_segments(host, args->k))
-        SPOPS_TRY(launch_one(ctx, &is_first, short_kernel<T>,
-                             grid_of(ctx, (lists->num_segments * cols + 7) / 8, 8 * 4), p));
-    SPOPS_TRY(launch_one(ctx, &is_first, block_kernel<T, ROOM>,
-                         grid_of(ctx, in_blocks * cols, 6 * 4), p));
+    p.four_inverse = four_inverse_of(p.order, spops_dtype_bytes(args->values.dtype));
+    return p;
+}
+
+// Of lists: segments of the class BLOCK, pieces and split segments, or the most that they can have.
+struct long_segments {
+    int64_t in_blocks, pieces, splits;
+};
+long_segments long_segments_of(const spops_lists *lists)
+{
+    const spops_schedule &host = lists->host_schedule;
+    if (lists->counts_on_device)
+        return {lists->max_terms / (tile_longest + 1) + 1, lists->max_pieces, lists->max_splits};
+    return {host.class_begin[SPOPS_CLASS_BLOCK + 1] - host.class_begin[SPOPS_CLASS_BLOCK],
+            host.num_pieces, host.num_splits};
+}
+
+// Top-k of segments of more than 128 terms, by warps.
+template <class T>
+spops_status launch_first(spops_context *ctx, const spops_lists *lists, const order_plan &plan,
+                          const segment_params &p, bool *is_first)
+{
+    const long_segments many = long_segments_of(lists);
+    const int64_t units =
+        (many.in_blocks + (plan.at_once > 0 ? many.pieces : many.splits)) * p.order.cols;
+    const bool alone = plan.at_once == 0 && longest_of(lists) <= warp_terms &&
+                       units >= (int64_t)ctx->info.num_processors * first_warps;
+    if (alone)
+        return launch_one(ctx, is_first, first_kernel<T, false>,
+                          grid_of(ctx, (units + first_warps - 1) / first_warps, 8 * 4), p);
+    SPOPS_TRY(launch_one(ctx, is_first, first_kernel<T, true>, grid_of(ctx, units, 1 << 12), p));
+    if (plan.at_once == 0) return SPOPS_STATUS_OK;
+    return launch_one(ctx, is_first, first_of_groups_kernel<T>,
+                      grid_of(ctx, many.splits * p.order.cols, 8 * 4), p);
+}
+
+// The same by blocks, and sorts.
+template <class T, int ROOM>
+spops_status launch_blocks(spops_context *ctx, const spops_lists *lists, const order_plan &plan,
+                           const segment_params &p, bool *is_first)
+{
+    const long_segments many = long_segments_of(lists);
+    const int64_t cols = p.order.cols;
+    SPOPS_TRY(launch_one(ctx, is_first, block_kernel<T, ROOM>,
+                         grid_of(ctx, many.in_blocks * cols, 6 * 4), p));
     if (plan.splits && plan.at_once > 0)
-        SPOPS_TRY(launch_one(
-            ctx, &is_first, pieces_kernel<T, ROOM>,
-            grid_of(ctx, (known ? host.num_pieces : lists->max_pieces) * cols, 1 << 12), p));
+        SPOPS_TRY(launch_one(ctx, is_first, pieces_kernel<T, ROOM>,
+                             grid_of(ctx, many.pieces * cols, 1 << 12), p));
     if (!plan.splits) return SPOPS_STATUS_OK;
-    return launch_one(ctx, &is_first, splits_kernel<T, ROOM>,
-                      grid_of(ctx, (known ? host.num_splits : lists->max_splits) * cols, 6 * 4), p);
+    return launch_one(ctx, is_first, splits_kernel<T, ROOM>,
+                      grid_of(ctx, many.splits * cols, 6 * 4), p);
+}
+
+template <class T>
+spops_status launch_segments(spops_context *ctx, const spops_segment_sort_args *args,
+                             const order_plan &plan, const order_scratch &scratch)
+{
+    const spops_lists *lists = args->lists;
+    const segment_params p = segment_params_of(args, plan, scratch);
+    bool is_first = true; // of those that are launched: it waits for all before it
+    if (lists->counts_on_device || has_short_segments(lists->host_schedule, args->k))
+        SPOPS_TRY(
+            launch_one(ctx, &is_first, tile_kernel<T>,
+                       dim3((unsigned)((lists->max_terms + lists->num_segments + tile_items - 1) /
+                                       tile_items)),
+                       p));
+    if (plan.by_warps) return launch_first<T>(ctx, lists, plan, p, &is_first);
+    return plan.is_small ? launch_blocks<T, small_room>(ctx, lists, plan, p, &is_first)
+                         : launch_blocks<T, large_room>(ctx, lists, plan, p, &is_first);
 }
 
 template <class T>
@@ -473,7 +420,7 @@ spops_status launch_digits(spops_context *ctx, const spops_segment_sort_args *ar
             grid = grid_of(ctx, (lists->num_segments * args->k + threads - 1) / threads, 32);
         grid.y = (unsigned)p.cols;
         SPOPS_TRY(args->k > 0
-                      ? launch(ctx, "segment order: launch", first_kernel<T>, grid, threads, p)
+                      ? launch(ctx, "segment order: launch", first_rows_kernel<T>, grid, threads, p)
                       : launch(ctx, "segment order: launch", ranked_kernel<T>, grid, threads, p));
     }
     return SPOPS_STATUS_OK;
@@ -495,8 +442,7 @@ spops_status order_segments(spops_context *ctx, const spops_segment_sort_args *a
     return with_dtype(args->x.dtype, [&](auto tag) {
         typedef typename decltype(tag)::type T;
         if (plan.by_digits) return launch_digits<T>(ctx, args, plan, scratch);
-        return plan.is_small ? launch_segments<T, small_room>(ctx, args, plan, scratch)
-                             : launch_segments<T, large_room>(ctx, args, plan, scratch);
+        return launch_segments<T>(ctx, args, plan, scratch);
     });
 }
 

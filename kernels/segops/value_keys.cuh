@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Values as unsigned keys in the order of sorts (segops_args.h), and candidates: a key, and behind it the
-// position, which no two candidates of a column share. So their order is a total one.
+// position, which no two candidates of a column share. So their order is a total one. And what the
+// kernels within segments are given.
 #ifndef SPOPS_KERNELS_SEGOPS_VALUE_KEYS_CUH
 #define SPOPS_KERNELS_SEGOPS_VALUE_KEYS_CUH
 
+#include "segments/lists.h"
 #include "spops/device/dtypes.cuh"
 
 namespace spops
@@ -78,6 +80,67 @@ struct order_params {
         const T last = from_f32<T>(descending ? -INFINITY : INFINITY);
         for (int32_t i = first; i < k; i += step)
             put((int64_t)segment * k + i, col, last, -1);
+    }
+};
+
+struct segment_params {
+    order_params order;
+    const int32_t *offsets;
+    const spops_work_item *entries, *pieces;
+    const spops_split_segment *splits;
+    const spops_schedule *schedule;
+    int64_t num_segments;
+    candidate *found; // [slots][cols][kept] of groups of pieces
+    int32_t kept;     // that a group of pieces leaves
+    int32_t at_once;  // pieces of a group; 0: split segments are not divided
+    // Of top-k whose rows four at once can be written: 2^32 / (k / 4), rounded up; 0: of others.
+    uint32_t four_inverse;
+};
+
+// Groups of pieces of one split segment have slots of their own: that of its first piece / at_once, and
+// one more for each split segment before it, as groups of two segments do not share one.
+__device__ __forceinline__ int64_t slot_of(const segment_params &p,
+                                           const spops_split_segment &split, int32_t index,
+                                           int32_t group)
+{
+    return (int64_t)split.first_piece / p.at_once + index + group;
+}
+
+// The positions begin .. begin + count - 1 of the group of pieces that begins with `piece`, and where
+// its candidates go; count 0: a piece within a group.
+struct piece_group {
+    int32_t begin, count;
+    int64_t slot;
+};
+__device__ __forceinline__ piece_group group_of(const segment_params &p, int32_t piece)
+{
+    const int32_t index = p.pieces[piece].split;
+    const spops_split_segment split = p.splits[index];
+    const int32_t local = piece - split.first_piece, begin = p.pieces[piece].begin;
+    if (local % p.at_once != 0) return {begin, 0, 0};
+    const spops_work_item last =
+        p.pieces[min(piece + p.at_once, split.first_piece + split.num_pieces) - 1];
+    return {begin, last.begin + last.count - begin, slot_of(p, split, index, local / p.at_once)};
+}
+
+// Candidate i of those that the groups of a split segment have left.
+struct left_candidates {
+    const candidate *from;
+    int64_t stride; // of groups
+    int32_t kept, count;
+
+    __device__ __forceinline__ left_candidates(const segment_params &p,
+                                               const spops_split_segment &split, int32_t index,
+                                               int32_t col)
+        : from(p.found + (slot_of(p, split, index, 0) * p.order.cols + col) * p.kept),
+          stride((int64_t)p.order.cols * p.kept), kept(p.kept),
+          count((split.num_pieces + p.at_once - 1) / p.at_once * p.kept)
+    {
+    }
+    __device__ __forceinline__ candidate operator()(int32_t i) const
+    {
+        const int32_t group = i / kept;
+        return from[group * stride + (i - group * kept)];
     }
 };
 
