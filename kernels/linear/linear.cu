@@ -2,7 +2,11 @@
 // Linear layers by plain tiles of 64 x 64 sums, for any dtype, stride and alignment: rows times a matrix
 // with what follows the sum; sums of outer products over pieces of rows; sums of columns. Pieces leave
 // their sums in scratch, and a second kernel adds them in order.
+#include <initializer_list>
+
+#include "core/matrix.h"
 #include "kernels/core/activation.cuh"
+#include "kernels/core/chunk.cuh"
 #include "kernels/core/launch.cuh"
 #include "kernels/core/with_dtype.cuh"
 #include "kernels/mvmr/mvmr_launch.cuh"
@@ -179,33 +183,71 @@ __global__ void __launch_bounds__(product_threads)
     }
 }
 
-constexpr int column_threads = 256, columns_a_block = 32;
-constexpr int column_lanes = column_threads / columns_a_block; // rows that are added side by side
+// Lanes of 16 bytes beside each other, 128 bytes of a row, by rows that are added side by side.
+constexpr int column_threads = 256, column_lanes = 8, row_lanes = column_threads / column_lanes;
 
-// Sums of the columns of g over a piece of its rows: a lane of each column adds every so many-th row,
-// and lanes are added in order.
-template <class T>
+// Sums of the columns of g over a piece of its rows: a lane adds every so many-th row, with several on their
+// way, and lanes are added in order.
+template <class T, int VEC>
 __global__ void __launch_bounds__(column_threads)
     columns_kernel(const __grid_constant__ grad_params p)
 {
-    __shared__ float sums[column_lanes][columns_a_block];
-    const int at = threadIdx.x % columns_a_block, lane = threadIdx.x / columns_a_block;
-    const int64_t col = (int64_t)blockIdx.x * columns_a_block + at;
+    constexpr int columns = column_lanes * VEC;
+    __shared__ float sums[row_lanes][columns + 1];
+    const int at = threadIdx.x % column_lanes * VEC, lane = threadIdx.x / column_lanes;
+    const int64_t first = (int64_t)blockIdx.x * columns, left = p.cols - first - at;
+    const int n = (int)(left < 0 ? 0 : left < VEC ? left : VEC);
     const int64_t begin = blockIdx.y * p.piece_rows, end = piece_end(p, begin);
+    const T *g = static_cast<const T *>(p.g) + first + at;
+    float sum[VEC] = {};
+
+    if (n > 0) {
+#pragma unroll 8
+        for (int64_t r = begin + lane; r < end; r += row_lanes) {
+            row_chunk<T, VEC, false> chunk;
+            float v[VEC];
+            chunk.load(g + r * p.g_stride, n);
+            chunk.get(v);
+#pragma unroll
+            for (int j = 0; j < VEC; ++j)
+                if (j < n) sum[j] += v[j];
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < VEC; ++j)
+        sums[lane][at + j] = sum[j];
+    __syncthreads();
+    if (threadIdx.x >= columns || first + threadIdx.x >= p.cols) return;
+    float all = sums[0][threadIdx.x];
+    for (int other = 1; other < row_lanes; ++other)
+        all += sums[other][threadIdx.x];
+    if (p.pieces > 1)
+        p.partials[blockIdx.y * (int64_t)p.cols + first + threadIdx.x] = all;
+    else
+        p.out.template store<T>(&all, 0, first + threadIdx.x, 1, 0, 1);
+}
+
+// Pieces of a column: eight lanes of every eighth, added in order.
+template <class T>
+__global__ void __launch_bounds__(column_threads)
+    join_columns_kernel(const __grid_constant__ grad_params p)
+{
+    __shared__ float sums[column_lanes][32];
+    const int at = threadIdx.x % 32, lane = threadIdx.x / 32;
+    const int64_t col = (int64_t)blockIdx.x * 32 + at;
     float sum = 0.0f;
 
-    if (col < p.cols)
-        for (int64_t r = begin + lane; r < end; r += column_lanes)
-            sum += to_f32(static_cast<const T *>(p.g)[r * p.g_stride + col]);
+    if (col < p.cols) {
+#pragma unroll 8
+        for (int piece = lane; piece < p.pieces; piece += column_lanes)
+            sum += p.partials[piece * (int64_t)p.cols + col];
+    }
     sums[lane][at] = sum;
     __syncthreads();
     if (lane > 0 || col >= p.cols) return;
     for (int other = 1; other < column_lanes; ++other)
         sum += sums[other][at];
-    if (p.pieces > 1)
-        p.partials[blockIdx.y * (int64_t)p.cols + col] = sum;
-    else
-        p.out.template store<T>(&sum, 0, col, 1, 0, 1);
+    p.out.template store<T>(&sum, 0, col, 1, 0, 1);
 }
 
 constexpr int join_threads = 256;
@@ -218,6 +260,7 @@ __global__ void __launch_bounds__(join_threads) join_kernel(const __grid_constan
     for (int64_t i = (int64_t)blockIdx.x * join_threads + threadIdx.x; i < numbers;
          i += (int64_t)gridDim.x * join_threads) {
         float sum = 0.0f;
+#pragma unroll 8
         for (int piece = 0; piece < p.pieces; ++piece)
             sum += p.partials[piece * numbers + i];
         p.out.template store<T>(&sum, i / p.cols, i % p.cols, 1, 0, 1);
@@ -293,10 +336,16 @@ extern "C" spops_status spops_cuda_linear_grad(spops_context *ctx,
     return with_dtype(args->g.dtype, [&](auto tag) {
         typedef typename decltype(tag)::type T;
         if (args->x.data == nullptr && args->x.cols == 0) {
-            const dim3 grid((unsigned)tiles_along(p.cols, columns_a_block), (unsigned)p.pieces);
+            constexpr int wide = 16 / (int)sizeof(T);
+            const int vec = common_chunk({args->g}) == 1 ? 1 : wide;
+            const dim3 grid((unsigned)tiles_along(p.cols, column_lanes * vec), (unsigned)p.pieces);
             p.out.wide = false;
-            SPOPS_TRY(launch(ctx, "linear: columns", columns_kernel<T>, grid, column_threads, p));
-            return launch_join<T>(ctx, p);
+            SPOPS_TRY(launch(ctx, "linear: columns",
+                             vec == 1 ? columns_kernel<T, 1> : columns_kernel<T, wide>, grid,
+                             column_threads, p));
+            if (p.pieces == 1) return SPOPS_STATUS_OK;
+            return launch(ctx, "linear: join_columns", join_columns_kernel<T>,
+                          dim3((unsigned)tiles_along(p.cols, 32)), column_threads, p);
         }
         const bool wide =
             wide_columns(args->x, args->x.cols, 1) && wide_columns(args->g, args->g.cols, 1);

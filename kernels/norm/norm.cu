@@ -8,7 +8,6 @@
 #include "kernels/core/chunk.cuh"
 #include "kernels/core/launch.cuh"
 #include "kernels/core/with_dtype.cuh"
-#include "kernels/core/scan.cuh"
 #include "kernels/norm/norm_rows.cuh"
 #include "norm/norm_args.h"
 #include "spops/device/dtypes.cuh"
@@ -242,13 +241,32 @@ __global__ void __launch_bounds__(threads)
     }
 }
 
-// ---- Layer norm: a warp a row -------------------------------------------------------------------
+// ---- Layer norm: a warp has 32 / lanes rows beside each other -----------------------------------
 
-// The pieces of a row that a lane has, one after the other.
+// The row of this thread among those that its warp has at a time.
+__device__ __forceinline__ int64_t row_of_warp(const norm_params &p)
+{
+    return threadIdx.x % 32 / p.lanes;
+}
+__device__ __forceinline__ int64_t rows_at_once(const norm_params &p)
+{
+    return 32 / p.lanes;
+}
+
+// The pieces of a row that a lane has, one after the other; none of a row after those that count, whose
+// lanes take part in sums alone.
 template <int VEC> struct row_pieces {
-    int64_t col = threadIdx.x % 32 * VEC;
-    __device__ __forceinline__ bool there(const norm_params &p) const { return col < p.cols; }
-    __device__ __forceinline__ void next() { col += 32 * VEC; }
+    int64_t col, step;
+    bool counts;
+    __device__ __forceinline__ row_pieces(const norm_params &p, bool counts)
+        : col(threadIdx.x % p.lanes * VEC), step((int64_t)p.lanes * VEC), counts(counts)
+    {
+    }
+    __device__ __forceinline__ bool there(const norm_params &p) const
+    {
+        return counts && col < p.cols;
+    }
+    __device__ __forceinline__ void next() { col += step; }
     __device__ __forceinline__ place at(const norm_params &p) const
     {
         const int64_t left = p.cols - col;
@@ -256,13 +274,21 @@ template <int VEC> struct row_pieces {
     }
 };
 
+// The sum over the lanes of a row; every lane has it.
+__device__ __forceinline__ float row_sum(const norm_params &p, float value)
+{
+    for (int offset = p.lanes / 2; offset > 0; offset /= 2)
+        value += __shfl_xor_sync(0xffffffffu, value, offset);
+    return value;
+}
+
 // Mean and 1 / sqrt(variance + epsilon) of a row; every lane has them.
 template <class T, int VEC>
-__device__ __forceinline__ void row_statistics(const norm_params &p, int64_t r, float &mean,
-                                               float &rstd)
+__device__ __forceinline__ void row_statistics(const norm_params &p, int64_t r, bool counts,
+                                               float &mean, float &rstd)
 {
     float sum = 0.0f, squares = 0.0f;
-    for (row_pieces<VEC> piece; piece.there(p) && !p.is_rms; piece.next()) {
+    for (row_pieces<VEC> piece(p, counts && !p.is_rms); piece.there(p); piece.next()) {
         const place at = piece.at(p);
         float v[VEC];
         load_values<T, VEC>(p.x, r * p.x_stride + at.col, at.n, v);
@@ -270,8 +296,8 @@ __device__ __forceinline__ void row_statistics(const norm_params &p, int64_t r, 
         for (int j = 0; j < VEC; ++j)
             if (j < at.n) sum += v[j];
     }
-    mean = warp_sum(sum) / (float)p.cols;
-    for (row_pieces<VEC> piece; piece.there(p); piece.next()) {
+    mean = row_sum(p, sum) / (float)p.cols;
+    for (row_pieces<VEC> piece(p, counts); piece.there(p); piece.next()) {
         const place at = piece.at(p);
         float v[VEC];
         load_values<T, VEC>(p.x, r * p.x_stride + at.col, at.n, v);
@@ -279,17 +305,21 @@ __device__ __forceinline__ void row_statistics(const norm_params &p, int64_t r, 
         for (int j = 0; j < VEC; ++j)
             if (j < at.n) squares += (v[j] - mean) * (v[j] - mean);
     }
-    rstd = 1.0f / sqrtf(warp_sum(squares) / (float)p.cols + p.epsilon);
+    rstd = 1.0f / sqrtf(row_sum(p, squares) / (float)p.cols + p.epsilon);
 }
 
 template <bool ANY, class T, int VEC>
 __global__ void __launch_bounds__(threads) row_forward_kernel(const __grid_constant__ norm_params p)
 {
-    const int64_t n = rows_of(p), warps = (int64_t)gridDim.x * (threads / 32);
-    for (int64_t r = ((int64_t)blockIdx.x * threads + threadIdx.x) / 32; r < n; r += warps) {
+    const int64_t n = rows_of(p), together = rows_at_once(p);
+    const int64_t step = (int64_t)gridDim.x * (threads / 32) * together;
+    const int64_t first = ((int64_t)blockIdx.x * threads + threadIdx.x) / 32 * together;
+    for (int64_t begin = first; begin < n; begin += step) {
+        const int64_t r = begin + row_of_warp(p);
+        const bool counts = r < n;
         float mean, rstd;
-        row_statistics<T, VEC>(p, r, mean, rstd);
-        for (row_pieces<VEC> piece; piece.there(p); piece.next()) {
+        row_statistics<T, VEC>(p, r, counts, mean, rstd);
+        for (row_pieces<VEC> piece(p, counts); piece.there(p); piece.next()) {
             const place at = piece.at(p);
             column_params<VEC> s;
             float v[VEC];
@@ -309,11 +339,15 @@ template <class T, int VEC>
 __global__ void __launch_bounds__(threads)
     row_statistics_kernel(const __grid_constant__ norm_params p)
 {
-    const int64_t n = rows_of(p), warps = (int64_t)gridDim.x * (threads / 32);
-    for (int64_t r = ((int64_t)blockIdx.x * threads + threadIdx.x) / 32; r < n; r += warps) {
+    const int64_t n = rows_of(p), together = rows_at_once(p);
+    const int64_t step = (int64_t)gridDim.x * (threads / 32) * together;
+    const int64_t first = ((int64_t)blockIdx.x * threads + threadIdx.x) / 32 * together;
+    for (int64_t begin = first; begin < n; begin += step) {
+        const int64_t r = begin + row_of_warp(p);
+        const bool counts = r < n;
         float mean, rstd;
-        row_statistics<T, VEC>(p, r, mean, rstd);
-        if (threadIdx.x % 32 != 0) continue;
+        row_statistics<T, VEC>(p, r, counts, mean, rstd);
+        if (!counts || threadIdx.x % p.lanes != 0) continue;
         p.scratch.row_mean[r] = mean;
         p.scratch.row_rstd[r] = rstd;
     }
@@ -324,12 +358,17 @@ template <bool ANY, class T, int VEC>
 __global__ void __launch_bounds__(threads)
     row_gradient_kernel(const __grid_constant__ norm_params p)
 {
-    const int64_t n = rows_of(p), warps = (int64_t)gridDim.x * (threads / 32);
-    for (int64_t r = ((int64_t)blockIdx.x * threads + threadIdx.x) / 32; r < n; r += warps) {
-        const float row_mean = p.scratch.row_mean[r], row_rstd = p.scratch.row_rstd[r];
+    const int64_t n = rows_of(p), together = rows_at_once(p);
+    const int64_t step = (int64_t)gridDim.x * (threads / 32) * together;
+    const int64_t first = ((int64_t)blockIdx.x * threads + threadIdx.x) / 32 * together;
+    for (int64_t begin = first; begin < n; begin += step) {
+        const int64_t r = begin + row_of_warp(p);
+        const bool counts = r < n;
+        const float row_mean = counts ? p.scratch.row_mean[r] : 0.0f;
+        const float row_rstd = counts ? p.scratch.row_rstd[r] : 0.0f;
         float sum = 0.0f, product = 0.0f, h[VEC], g[VEC];
         column_params<VEC> s;
-        for (row_pieces<VEC> piece; piece.there(p); piece.next()) {
+        for (row_pieces<VEC> piece(p, counts); piece.there(p); piece.next()) {
             const place at = piece.at(p);
             s.read(p, at);
             s.set_row(row_mean, row_rstd);
@@ -341,9 +380,9 @@ __global__ void __launch_bounds__(threads)
                 product += g[j] * s.gamma[j] * h[j];
             }
         }
-        const float mean = p.is_rms ? 0.0f : warp_sum(sum) / (float)p.cols;
-        const float slope = warp_sum(product) / (float)p.cols;
-        for (row_pieces<VEC> piece; piece.there(p); piece.next()) {
+        const float mean = p.is_rms ? 0.0f : row_sum(p, sum) / (float)p.cols;
+        const float slope = row_sum(p, product) / (float)p.cols;
+        for (row_pieces<VEC> piece(p, counts); piece.there(p); piece.next()) {
             const place at = piece.at(p);
             s.read(p, at);
             s.set_row(row_mean, row_rstd);
@@ -391,8 +430,8 @@ norm_params params_of(const spops_norm_args *args)
     return p;
 }
 
-// Blocks of a call: of the chunks of all columns, of the rows of all columns, of whole rows by
-// warps, and of columns by warps.
+// Blocks of a call: of the chunks of all columns, of the rows of all columns, of whole rows by lanes,
+// and of columns by warps.
 struct norm_grids {
     dim3 chunks, rows, whole_rows, columns;
 };
@@ -407,12 +446,11 @@ norm_grids grids_of(const spops_context *ctx, const spops_norm_args *args, norm_
         p->lanes *= 2;
     const unsigned y = (unsigned)((pieces + p->lanes - 1) / p->lanes);
     const int64_t steps = threads / p->lanes, blocks = (args->x.rows + steps - 1) / steps;
-    const int64_t warp_blocks = (args->x.rows + threads / 32 - 1) / (threads / 32);
     // No number of rows up to the capacity has more chunks than this.
     const int64_t most = (args->x.rows + SPOPS_NORM_MIN_CHUNK_ROWS - 1) / SPOPS_NORM_MIN_CHUNK_ROWS;
     g.chunks = dim3((unsigned)(most < SPOPS_NORM_CHUNKS ? most : SPOPS_NORM_CHUNKS), y);
     g.rows = dim3((unsigned)(blocks < resident ? blocks : resident), y);
-    g.whole_rows = dim3((unsigned)(warp_blocks < resident ? warp_blocks : resident));
+    g.whole_rows = dim3((unsigned)(blocks < resident ? blocks : resident));
     g.columns = dim3((unsigned)((args->x.cols * 32 + threads - 1) / threads));
     return g;
 }
