@@ -372,27 +372,25 @@ static spops_status enqueue_layers_of(encoder *e, int level)
     return SPOPS_STATUS_OK;
 }
 
-/* Three streams: sets follow each other on one, and the maps and plans of a level are made on another once
-   its set is there. Layers fill the device and let nothing run beside them, so they wait for all sets;
-   those of a level wait for its maps. */
+/* Three streams: sets follow each other on one, the maps and plans of a level are made on another once
+   its set is there, and its layers run once they are. */
 spops_status encoder_enqueue_frame(encoder *e)
 {
     const device *d = e->d, *sets_on = &e->sets_on, *maps_on = &e->maps_on;
     spops_status status;
 
     PASS(enqueue_voxels(e));
-    if (device_follow(sets_on, d) || device_follow(maps_on, d)) return SPOPS_STATUS_CUDA;
-    PASS(spops_update(maps_on->ctx, e->level_plans[0], e->num_level_plans[0]));
+    if (device_follow(sets_on, d)) return SPOPS_STATUS_CUDA;
+    PASS(spops_update(d->ctx, e->level_plans[0], e->num_level_plans[0]));
     PASS(enqueue_mean(e));
+    PASS(enqueue_layers_of(e, 0));
     for (int l = 1; l < NUM_LEVELS; ++l) {
         PASS(enqueue_set(e, sets_on->ctx, l));
         if (device_follow(maps_on, sets_on)) return SPOPS_STATUS_CUDA;
         PASS(spops_update(maps_on->ctx, e->level_plans[l], e->num_level_plans[l]));
-        if (l + 1 == NUM_LEVELS && device_follow(d, sets_on)) return SPOPS_STATUS_CUDA;
-    }
-    if (device_follow(d, maps_on)) return SPOPS_STATUS_CUDA;
-    for (int l = 0; l < NUM_LEVELS; ++l)
+        if (device_follow(d, maps_on)) return SPOPS_STATUS_CUDA;
         PASS(enqueue_layers_of(e, l));
+    }
     return enqueue_dense(e);
 }
 

@@ -32,14 +32,11 @@ static void need(engine *e, int level, feature_kind kind, int64_t rows, int cols
     f->bytes = ((size_t)rows * (size_t)cols * element_bytes(e) + 255) / 256 * 256;
 }
 
-/* Rows of an MLP at a time: its hidden columns are to stay in the cache of a GPU. */
+/* Rows of an MLP at a time. */
 static int64_t slice_rows(const engine *e, int level)
 {
-    const int64_t most = e->o.max_rows[level];
-    const int64_t hidden_bytes = 4 * e->net->channels[level] * (int64_t)element_bytes(e);
-    const int64_t rows =
-        e->o.slice_rows != 0 ? e->o.slice_rows : ((int64_t)32 << 20) / hidden_bytes / 128 * 128;
-    return rows < 0 || rows > most ? most : rows;
+    const int64_t most = e->o.max_rows[level], rows = e->o.slice_rows;
+    return rows <= 0 || rows > most ? most : rows;
 }
 
 /* Which features operation i reads and writes. */
@@ -432,8 +429,8 @@ static spops_status enqueue_linear(engine *e, int level, int i, spops_matrix x,
     return spops_linear_execute(e->d->ctx, x, weights_of(e, i), &epilogue, out);
 }
 
-/* Slices of rows, so that hidden columns take little memory. All rows that there is room for are
-   computed then: rows that do not count have whatever was there, and nobody reads them. */
+/* With slices of rows hidden columns take less memory. All rows that there is room for are computed then:
+   rows that do not count have whatever was there, and nobody reads them. */
 static spops_status enqueue_mlp(engine *e, int level, int i)
 {
     const spops_matrix x = matrix_of(e, level, X), h = matrix_of(e, level, H);
