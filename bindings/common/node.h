@@ -19,7 +19,7 @@ extern "C" {
 #endif
 
 enum {
-    SPOPS_NODE_MAX_ARGS = 16, // inputs and outputs
+    SPOPS_NODE_MAX_ARGS = 32, // inputs and outputs: bits of a uint32_t
     SPOPS_NODE_MAX_FIELDS = 48,
     SPOPS_NODE_MAX_DIMS = 8,
     SPOPS_NODE_MAX_LISTS = 24, // descriptions and lists of a call
@@ -82,7 +82,8 @@ typedef struct spops_node_row {
     uint32_t free_outputs;           // bits: the field output_dtype says of which dtype
 } spops_node_row;
 
-// All rows; *num is set to how many there are. Does not fail.
+// All rows of no more arguments and fields than a node may have (so has a test all of them); *num is set to
+// how many there are. Does not fail.
 const spops_node_row *spops_node_rows(int32_t *num);
 
 const spops_node_row *spops_node_row_find(const char *name);

@@ -183,11 +183,17 @@ static void find_blocks(spops_node_row *row, const char *text, int32_t arg)
     }
 }
 
-static void read_row(spops_node_row *row, const spops_operator *op)
+// False for a row of a later library that has more than a node may have.
+static bool read_row(spops_node_row *row, const spops_operator *op)
 {
+    enum { OWN_FIELDS = 4 };
+    int32_t num_fields = OWN_FIELDS + op->num_attributes;
+
     row->op = op;
     row->num_args = op->num_inputs + op->num_outputs;
-    assert(row->num_args <= SPOPS_NODE_MAX_ARGS);
+    for (int32_t i = 0; i < row->num_args; ++i)
+        num_fields += op->arguments[i]->kind == SPOPS_ARGUMENT_PLAN;
+    if (row->num_args > SPOPS_NODE_MAX_ARGS || num_fields > SPOPS_NODE_MAX_FIELDS) return false;
     for (int32_t i = 0; i < row->num_args; ++i)
         if (op->arguments[i]->kind == SPOPS_ARGUMENT_PLAN)
             add_field(row, op->arguments[i]->name, "_ints", SPOPS_NODE_FIELD_INTS, MAX_DESCRIPTION)
@@ -204,15 +210,16 @@ static void read_row(spops_node_row *row, const spops_operator *op)
     add_field(row, "begin", "", SPOPS_NODE_FIELD_TEXT, MAX_TEXT);
     add_field(row, "alias", "", SPOPS_NODE_FIELD_TEXT, MAX_TEXT);
     add_field(row, "output_dtype", "", SPOPS_NODE_FIELD_TEXT, MAX_TEXT);
+    return true;
 }
 
 static void read_rows(void)
 {
-    const spops_operator *const *ops = spops_operators(&all.num);
-    all.rows = (spops_node_row *)calloc((size_t)all.num, sizeof *all.rows);
-    if (all.rows == NULL) all.num = 0;
-    for (int32_t i = 0; i < all.num; ++i)
-        read_row(&all.rows[i], ops[i]);
+    int32_t num;
+    const spops_operator *const *ops = spops_operators(&num);
+    all.rows = (spops_node_row *)calloc((size_t)num, sizeof *all.rows);
+    for (int32_t i = 0; all.rows != NULL && i < num; ++i)
+        if (read_row(&all.rows[all.num], ops[i])) ++all.num;
 }
 
 const spops_node_row *spops_node_rows(int32_t *num)

@@ -304,6 +304,7 @@ typedef struct trial {
     // Poisoned before each run: blocks of plans may hold what scratch held, where nothing counts.
     void *workspace;
     size_t workspace_bytes;
+    void *stream; // of captures
 } trial;
 
 static spops_node_dtype dtype_of(const spops_tensor *t)
@@ -546,12 +547,11 @@ static void release(void *user, void *memory, size_t bytes, void *stream)
 // In a captured stream, where neither waiting nor allocating is allowed, and no memory is asked for.
 static void check_captured(trial *t, void *p, const unsigned char *expected, size_t bytes)
 {
-    void *stream = NULL;
+    void *stream = t->stream;
     device_graph *graph = NULL;
     int32_t result;
 
     if (t->d.backend != SPOPS_BACKEND_CUDA) return;
-    cr_assert(device_stream_create(t->d.backend, &stream));
     poison(t);
     wait_for(t, NULL);
     cr_assert_eq(drive.enqueue(p, t->inputs, t->num_inputs, t->outputs, t->num_outputs,
@@ -575,7 +575,6 @@ static void check_captured(trial *t, void *p, const unsigned char *expected, siz
         expect_same(t, expected, bytes, "captured");
     }
     device_graph_destroy(graph);
-    device_stream_destroy(t->d.backend, stream);
     ++t->num_captured;
 }
 
@@ -696,6 +695,7 @@ ParameterizedTest(struct backend_param *param, tensorrt, operators, .timeout = 6
     // Plugins of a library with CUDA take memory of a device, others that of the host.
     if (backend_of_plugins() == t->d.backend) {
         if (t->d.backend == SPOPS_BACKEND_CUDA) count_allocations();
+        cr_assert(device_stream_create(t->d.backend, &t->stream));
         for (int32_t i = 0; i < num; ++i) {
             bool is_done = false;
             spops_value ret;
@@ -712,6 +712,7 @@ ParameterizedTest(struct backend_param *param, tensorrt, operators, .timeout = 6
         }
         printf("tensorrt: %d plugins ran, %d with a workspace, %d captured\n", done,
                (int)t->num_workspaces, (int)t->num_captured);
+        device_stream_destroy(t->d.backend, t->stream);
         cr_expect(done > 100 && t->num_workspaces > 10, "%d, %d", done, (int)t->num_workspaces);
     }
     spops_call_release();
