@@ -534,12 +534,14 @@ static size_t peak_of(const pool_latency *p)
 
 static void print_latency(const plan_facts *f)
 {
-    char a[COMMAND_NUMBER_BYTES], b[COMMAND_NUMBER_BYTES], c[COMMAND_NUMBER_BYTES], text[256];
+    char a[COMMAND_NUMBER_BYTES], b[COMMAND_NUMBER_BYTES], c[COMMAND_NUMBER_BYTES],
+        d[COMMAND_NUMBER_BYTES], text[256];
     if (f->pool.runs == 0) return;
     snprintf(text, sizeof text,
-             "p50 %s, p99 %s of %d calls; %s with plan, scratch, features, depths and output",
+             "p50 %s, p99 %s of %d calls; %s without the host; %s with plan, scratch, features, "
+             "depths and output",
              in_time(f->pool.p50_us, a), in_time(f->pool.p99_us, b), f->pool.runs,
-             in_bytes((double)peak_of(&f->pool), c));
+             in_time(f->pool.device_us, d), in_bytes((double)peak_of(&f->pool), c));
     wrapped_print(stdout, "latency     ", terminal_columns(stdout), text);
 }
 
@@ -578,7 +580,8 @@ static void print_json(const plan_job *job, const session *s, const char *kind, 
     if (line != NULL) {
         json_object_set_new(line, "bytes", bytes);
         if (f->pool.runs > 0)
-            json_object_update_new(line, json_pack("{s:f, s:f, s:I, s:I}", "p50_us", f->pool.p50_us,
+            json_object_update_new(line, json_pack("{s:f, s:f, s:f, s:I, s:I}", "device_us",
+                                                   f->pool.device_us, "p50_us", f->pool.p50_us,
                                                    "p99_us", f->pool.p99_us, "plan_bytes",
                                                    (json_int_t)f->pool.plan_bytes, "peak_bytes",
                                                    (json_int_t)peak_of(&f->pool)));

@@ -161,7 +161,7 @@ static bool show_rows(const session *s, const spops_model *model, json_t *sets)
 }
 
 static bool show(const run_job *job, const session *s, spops_model *model, const cloud_file *cloud,
-                 const double *us)
+                 const double *us, double device_us)
 {
     const int runs = (int)job->runs;
     const double p50 = latency_share(us, runs, 0.5), p99 = latency_share(us, runs, 0.99);
@@ -178,16 +178,18 @@ static bool show(const run_job *job, const session *s, spops_model *model, const
                in_groups(cloud->num_points, b), (long long)cloud->cols);
     ok = ok && show_rows(s, model, sets);
     if (ok && !job->as_json)
-        printf("time       p50 %s, p99 %s of %d frames%s\n", in_time(p50, a), in_time(p99, c), runs,
-               info.has_graph ? ", one graph each" : "");
+        printf("time       p50 %s, p99 %s of %d frames%s; %s without the host\n", in_time(p50, a),
+               in_time(p99, c), runs, info.has_graph ? ", one graph each" : "",
+               in_time(device_us, b));
     for (int32_t i = 0; ok && i < info.num_outputs; ++i)
         ok = show_output(job, s, model, i, outputs);
     if (ok && job->as_json) {
         command_print_json(json_pack(
-            "{s:s, s:s, s:s, s:s, s:I, s:O, s:f, s:f, s:I, s:O}", "model", job->model, "scan",
+            "{s:s, s:s, s:s, s:s, s:I, s:O, s:f, s:f, s:f, s:I, s:O}", "model", job->model, "scan",
             job->scan, "backend", s->backend == SPOPS_BACKEND_CUDA ? "cuda" : "cpu", "device",
             s->device.name, "points", (json_int_t)cloud->num_points, "rows", sets, "p50_us", p50,
-            "p99_us", p99, "peak_bytes", (json_int_t)info.peak_bytes, "outputs", outputs));
+            "p99_us", p99, "device_us", device_us, "peak_bytes", (json_int_t)info.peak_bytes,
+            "outputs", outputs));
     }
     json_decref(outputs);
     json_decref(sets);
@@ -202,6 +204,7 @@ static int run(const run_job *job)
     cloud_file cloud;
     session s;
     bool ok = false;
+    double device_us = 0;
     double *us = calloc((size_t)job->runs, sizeof *us);
 
     if (us == NULL) return command_fail(command, "no memory for times");
@@ -216,8 +219,9 @@ static int run(const run_job *job)
                         cloud.num_points > 0 ? cloud.num_points : 1, &model) &&
              model_put_points(command, &s, model, &job->choices, cloud.values, cloud.num_points,
                               cloud.cols) &&
-             model_time(command, &s, model, (int)job->runs, us) &&
-             check(&s, spops_model_check_sync(s.ctx, model)) && show(job, &s, model, &cloud, us);
+             model_time(command, &s, model, (int)job->runs, us, &device_us) &&
+             check(&s, spops_model_check_sync(s.ctx, model)) &&
+             show(job, &s, model, &cloud, us, device_us);
         spops_model_destroy(model);
         session_close(&s);
     }

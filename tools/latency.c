@@ -7,7 +7,7 @@
 
 #include "support/device.h"
 
-enum { MOST_RUNS = 1000 };
+enum { MOST_RUNS = 1000, SAMPLES = 21 };
 
 static int ascending(const void *a, const void *b)
 {
@@ -28,6 +28,34 @@ bool latency_measure(const char *command, const session *s, spops_status (*run)(
     }
     qsort(us, (size_t)runs, sizeof *us, ascending);
     return true;
+}
+
+typedef struct enqueued {
+    spops_status (*run)(void *user);
+    void *user;
+    spops_status status;
+} enqueued;
+
+static void enqueue(void *user)
+{
+    enqueued *e = user;
+    const spops_status status = e->run(e->user);
+    if (status != SPOPS_STATUS_OK) e->status = status;
+}
+
+bool latency_on_device(const char *command, const session *s, spops_status (*run)(void *user),
+                       void *user, double *us)
+{
+    enqueued e = {run, user, SPOPS_STATUS_OK};
+    device_timing timing;
+    if (!device_time(s->backend, s->stream, enqueue, &e, false, SAMPLES, &timing)) {
+        command_fail(command, "%s", device_error());
+        return false;
+    }
+    *us = timing.median_us;
+    if (e.status == SPOPS_STATUS_OK) return true;
+    command_fail(command, "%s", spops_last_error(s->ctx));
+    return false;
 }
 
 double latency_share(const double *us, int runs, double p)
@@ -87,7 +115,8 @@ bool latency_of_pooling(const char *command, const session *s, const spops_bev_p
         goto done;
     }
     out->runs = s->backend == SPOPS_BACKEND_CPU ? 20 : MOST_RUNS;
-    ok = latency_measure(command, s, pool, &p, out->runs, us);
+    ok = latency_measure(command, s, pool, &p, out->runs, us) &&
+         latency_on_device(command, s, pool, &p, &out->device_us);
     if (ok) {
         out->p50_us = latency_share(us, out->runs, 0.5);
         out->p99_us = latency_share(us, out->runs, 0.99);

@@ -105,8 +105,10 @@ static spops_status run_frame(void *user)
     return spops_model_execute(f->s->ctx, f->model);
 }
 
-bool model_time(const char *command, const session *s, spops_model *model, int runs, double *us)
+bool model_time(const char *command, const session *s, spops_model *model, int runs, double *us,
+                double *device_us)
 {
     frames f = {s, model};
-    return latency_measure(command, s, run_frame, &f, runs, us);
+    return latency_measure(command, s, run_frame, &f, runs, us) &&
+           latency_on_device(command, s, run_frame, &f, device_us);
 }

@@ -63,8 +63,9 @@ bool model_put_points(const char *command, const session *s, const spops_model *
                       const model_choices *c, const float *points, int64_t num_points,
                       int64_t cols);
 
-// latency_measure of frames of the model.
-bool model_time(const char *command, const session *s, spops_model *model, int runs, double *us);
+// latency_measure of frames of the model, and latency_on_device of one.
+bool model_time(const char *command, const session *s, spops_model *model, int runs, double *us,
+                double *device_us);
 
 // What `spops plan` prints of a model. points: of a frame; scan: NULL, or points that it is timed on.
 int plan_model(const char *command, const char *path, const session *s, const model_choices *c,

@@ -22,7 +22,7 @@ typedef struct model_plan {
     spops_model_info info;
     float *points; // f32 [num_points, cols] that it is timed on; NULL: none
     int64_t num_points, cols;
-    double *layer_us, frame_us[FRAMES];
+    double *layer_us, frame_us[FRAMES], device_us;
     int num_frames;
 } model_plan;
 
@@ -111,7 +111,7 @@ static bool time_layers(model_plan *p)
     }
     progress_clear();
     p->num_frames = p->s->backend == SPOPS_BACKEND_CPU ? 20 : FRAMES;
-    return model_time(p->command, p->s, p->model, p->num_frames, p->frame_us) &&
+    return model_time(p->command, p->s, p->model, p->num_frames, p->frame_us, &p->device_us) &&
            check(p, spops_model_check_sync(p->s->ctx, p->model));
 }
 
@@ -176,10 +176,11 @@ static void print_text(const model_plan *p)
     print_total("peak, all together", i->peak_bytes);
     if (i->num_int8 > 0) printf("\n%d nodes are marked as int8; they run in f16\n", i->num_int8);
     if (p->layer_us == NULL) return;
-    printf("\na frame of %s points: p50 %s, p99 %s of %d frames%s\n", in_groups(p->num_points, a),
+    printf("\na frame of %s points: p50 %s, p99 %s of %d frames%s", in_groups(p->num_points, a),
            in_time(latency_share(p->frame_us, p->num_frames, 0.5), b),
            in_time(latency_share(p->frame_us, p->num_frames, 0.99), c), p->num_frames,
            i->has_graph ? ", one graph each" : "");
+    printf("; %s without the host\n", in_time(p->device_us, a));
 }
 
 static void print_json(const model_plan *p)
@@ -211,6 +212,7 @@ static void print_json(const model_plan *p)
                             json_real(latency_share(p->frame_us, p->num_frames, 0.5)));
         json_object_set_new(line, "p99_us",
                             json_real(latency_share(p->frame_us, p->num_frames, 0.99)));
+        json_object_set_new(line, "device_us", json_real(p->device_us));
     }
     command_print_json(line);
 }
