@@ -255,9 +255,11 @@ def read_networks(rows):
     """{(network, frame, dtype): {part: line}}, in the order of the lines; the last of each counts"""
     frames = {}
     for row in rows:
-        if "network" in row:
-            key = row["network"], row["frame"], row["dtype"]
-            frames.setdefault(key, {})[row["part"]] = row
+        # Stages of a network, and all layers, are the same time as its layers by kind.
+        if "network" not in row or re.search(r" ((enc|dec)\d+|head|all layers)$", row["part"]):
+            continue
+        part = re.sub(r"^(frame|forward) ", "", row["part"])
+        frames.setdefault((row["network"], row["frame"], row["dtype"]), {})[part] = row
     return {key: parts for key, parts in frames.items() if "whole" in parts and len(parts) > 1}
 
 

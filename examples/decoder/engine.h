@@ -44,9 +44,8 @@ typedef struct memory_use {
 typedef struct engine_options {
     spops_dtype dtype; /* of features and weights: f32 or f16 */
     shape_kind shape;
-    int size; /* of the finest grid: 16 times that of the latents */
-    int64_t
-        slice_rows; /* of an MLP at a time; 0: as many as 32 MB of hidden columns take; < 0: all */
+    int size;                    /* of the finest grid: 16 times that of the latents */
+    int64_t slice_rows;          /* of an MLP at a time; 0: all */
     size_t memory_limit;         /* bytes that the engine may take; 0: any */
     const weights_file *weights; /* NULL: drawn */
     int64_t max_rows[LEVELS];
