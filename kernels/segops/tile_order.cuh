@@ -172,7 +172,7 @@ __device__ __forceinline__ void tile_write(const tile_shared<T> &s, const segmen
 }
 
 template <class T>
-__global__ void __launch_bounds__(tile_threads, 8)
+__global__ void __launch_bounds__(tile_threads, blocks_held(tile_threads, 8))
     tile_kernel(const __grid_constant__ segment_params p)
 {
     __shared__ tile_shared<T> s;
