@@ -374,6 +374,9 @@ static spops_status read_call(spops_model *m, int32_t node, spops_model_step *s)
     struct spops_model_call *c = spops_model_memory(m, sizeof *c);
     int32_t value = -1, at;
 
+    if (num > MAX_ARGUMENTS || 2 * num + op->num_attributes >= MAX_VALUES)
+        return spops_model_refuse(m, SPOPS_STATUS_NOT_SUPPORTED, node, "it has %d arguments",
+                                  (int)num);
     s->used = c == NULL ? NULL : spops_model_memory(m, 2 * (size_t)num * sizeof *s->used);
     if (s->used == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
     s->call = c;
