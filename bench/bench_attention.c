@@ -60,7 +60,7 @@ static void enqueue_backward(void *user)
     const spops_matrix *m = d->matrices;
     note_status(d, spops_attention_execute_backward(d->b->ctx, d->plan, m[GRAD_O], m[Q], m[K], m[V],
                                                     m[O], d->lse, &d->options, &m[GRAD_Q],
-                                                    &m[GRAD_K], &m[GRAD_V], NULL));
+                                                    &m[GRAD_K], &m[GRAD_V], NULL, NULL, NULL));
 }
 
 // ---- Whether results are right ------------------------------------------------------------------

@@ -53,6 +53,7 @@ class PatchLists(ctypes.Structure):
         ("query_rows", ctypes.c_void_p),
         ("key_offsets", ctypes.c_void_p),
         ("key_rows", ctypes.c_void_p),
+        ("num_key_rows", ctypes.c_int64),
     ]
 
 
@@ -115,7 +116,7 @@ class Spops:
         self.check(
             self.lib.spops_attention_execute_backward(
                 self.ctx, plan, grad_o, q, k, v, o, ctypes.c_void_p(lse.data_ptr()),
-                ctypes.byref(options), *(ctypes.byref(g) for g in grads), None,
+                ctypes.byref(options), *(ctypes.byref(g) for g in grads), None, None, None,
             )
         )
 

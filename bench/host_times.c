@@ -63,7 +63,7 @@ static void make_plans(void)
     spops_bev_options b = spops_bev_options_default();
     const spops_bev_shape bev_shape = {1, 1, 1, 1, 1, 1, 1, 1};
     spops_bev_ranks ranks = spops_bev_ranks_default();
-    const spops_patch_lists lists = {1, ends, zeros, NULL, NULL};
+    const spops_patch_lists lists = {1, ends, zeros, NULL, NULL, 0};
     const spops_point_cloud cloud = {.points = matrix(9, 1, 3)};
 
     s.gradients = o.gradients = SPOPS_GRADIENTS_ALL;
@@ -243,7 +243,8 @@ static spops_status attention_backward(void)
     const spops_matrix grad_q = row(1), grad_k = row(6), grad_v = row(7);
     options.heads = 1;
     return spops_attention_execute_backward(ctx, patches, row(4), row(0), row(2), row(3), row(5),
-                                            memory[8], &options, &grad_q, &grad_k, &grad_v, NULL);
+                                            memory[8], &options, &grad_q, &grad_k, &grad_v, NULL, NULL,
+                                            NULL);
 }
 
 static spops_status statistics(void)

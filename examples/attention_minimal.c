@@ -66,7 +66,7 @@ int main(void)
     print("in windows of two", o, 1);
     TRY(spops_attention_execute_backward(
         ctx, all, spops_matrix_dense(grad_o, N, 1, SPOPS_DTYPE_F32), part(rows, 0), part(rows, 1),
-        part(rows, 2), out, lse, &options, NULL, NULL, &grad_v, NULL));
+        part(rows, 2), out, lse, &options, NULL, NULL, &grad_v, NULL, NULL, NULL));
     print("gradient of the values", &grads[0][2], PARTS);
     spops_patches_destroy(all);
     spops_patches_destroy(near);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention over lists of rows against FP64, forward and backward: patches around the sizes of tiles,
-// every head dim, layouts, rotary positions, biases, lists that share keys; large logits, rows of
+// every head dim, layouts, rotary positions, biases, norms, fewer heads of keys, keys of another matrix,
+// lists that share keys; large logits, rows of
 // zeros, infinities; a real scan; what is refused.
 #include <criterion/criterion.h>
 #include <criterion/parameterized.h>
@@ -44,6 +45,13 @@ typedef enum row_kind {
     ROWS_EQUAL     // every row the same, at one place
 } row_kind;
 
+typedef enum norm_kind {
+    NORM_NONE,
+    NORM_EACH, // weights of every head
+    NORM_ONE,  // of all heads
+    NORM_Q     // of every head, of q alone
+} norm_kind;
+
 typedef struct attention_shape {
     const char *name;
     int64_t sizes[MAX_SIZES]; // of patches; ends with -1
@@ -53,7 +61,11 @@ typedef struct attention_shape {
     rotary_kind rotary;
     int32_t axis_dim, range; // of rotary; of the table, with -1 for none
     row_kind rows;
+    int32_t kv_heads; // 0: heads
+    int64_t key_rows; // 0: those of the queries
+    norm_kind norm;
 } attention_shape;
+#define PLAIN_HEADS 0, 0, NORM_NONE
 
 #define TILE_SIZES                                                                                 \
     {                                                                                              \
@@ -69,20 +81,75 @@ typedef struct attention_shape {
     }
 
 static const attention_shape shapes[] = {
-    {"around tiles", TILE_SIZES, 1, 32, LISTS_SAME, SEPARATE, ROTARY_NONE, 0, -1, ROWS_RANDOM},
-    {"dim 16", SOME_SIZES, 3, 16, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM},
-    {"dim 18", SOME_SIZES, 2, 18, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM},
-    {"dim 24", SOME_SIZES, 2, 24, LISTS_SAME, SEPARATE, ROTARY_NONE, 0, -1, ROWS_RANDOM},
-    {"dim 48", SOME_SIZES, 2, 48, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM},
-    {"dim 64", SOME_SIZES, 2, 64, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM},
-    {"dim 96", SOME_SIZES, 1, 96, LISTS_SAME, SEPARATE, ROTARY_NONE, 0, -1, ROWS_RANDOM},
-    {"dim 128", SOME_SIZES, 1, 128, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM},
-    {"dim 1", {3, 33, -1}, 2, 1, LISTS_SAME, SEPARATE, ROTARY_NONE, 0, -1, ROWS_RANDOM},
-    {"dim 7", {3, 33, -1}, 2, 7, LISTS_SAME, SEPARATE, ROTARY_NONE, 0, -1, ROWS_RANDOM},
-    {"dim 100", {3, 67, -1}, 1, 100, LISTS_SAME, SEPARATE, ROTARY_NONE, 0, -1, ROWS_RANDOM},
-    {"interleaved", SOME_SIZES, 3, 16, LISTS_SAME, INTERLEAVED, ROTARY_NONE, 0, -1, ROWS_RANDOM},
-    {"borrowed tail", {64, 64, 20, -1}, 2, 32, LISTS_TAIL, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM},
-    {"cross", {40, 1, 0, 70, 5, -1}, 2, 24, LISTS_CROSS, SEPARATE, ROTARY_NONE, 0, -1, ROWS_RANDOM},
+    {"around tiles", TILE_SIZES, 1, 32, LISTS_SAME, SEPARATE, ROTARY_NONE, 0, -1, ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"dim 16", SOME_SIZES, 3, 16, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM, PLAIN_HEADS},
+    {"dim 18", SOME_SIZES, 2, 18, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM, PLAIN_HEADS},
+    {"dim 24", SOME_SIZES, 2, 24, LISTS_SAME, SEPARATE, ROTARY_NONE, 0, -1, ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"dim 48", SOME_SIZES, 2, 48, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM, PLAIN_HEADS},
+    {"dim 64", SOME_SIZES, 2, 64, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM, PLAIN_HEADS},
+    {"dim 96", SOME_SIZES, 1, 96, LISTS_SAME, SEPARATE, ROTARY_NONE, 0, -1, ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"dim 128", SOME_SIZES, 1, 128, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"dim 1",
+     {3, 33, -1},
+     2,
+     1,
+     LISTS_SAME,
+     SEPARATE,
+     ROTARY_NONE,
+     0,
+     -1,
+     ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"dim 7",
+     {3, 33, -1},
+     2,
+     7,
+     LISTS_SAME,
+     SEPARATE,
+     ROTARY_NONE,
+     0,
+     -1,
+     ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"dim 100",
+     {3, 67, -1},
+     1,
+     100,
+     LISTS_SAME,
+     SEPARATE,
+     ROTARY_NONE,
+     0,
+     -1,
+     ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"interleaved", SOME_SIZES, 3, 16, LISTS_SAME, INTERLEAVED, ROTARY_NONE, 0, -1, ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"borrowed tail",
+     {64, 64, 20, -1},
+     2,
+     32,
+     LISTS_TAIL,
+     PACKED,
+     ROTARY_NONE,
+     0,
+     -1,
+     ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"cross",
+     {40, 1, 0, 70, 5, -1},
+     2,
+     24,
+     LISTS_CROSS,
+     SEPARATE,
+     ROTARY_NONE,
+     0,
+     -1,
+     ROWS_RANDOM,
+     PLAIN_HEADS},
     {"cross 64",
      {40, 1, 0, 130, 5, -1},
      1,
@@ -92,28 +159,216 @@ static const attention_shape shapes[] = {
      ROTARY_NONE,
      0,
      -1,
-     ROWS_RANDOM},
-    {"steep", {65, 130, -1}, 1, 32, LISTS_SAME, SEPARATE, ROTARY_NONE, 0, -1, ROWS_STEEP},
-    {"zeros", {65, 30, -1}, 2, 16, LISTS_SAME, SEPARATE, ROTARY_NONE, 0, -1, ROWS_ZEROS},
-    {"infinite", {70, 30, 20, -1}, 1, 16, LISTS_SAME, SEPARATE, ROTARY_NONE, 0, -1, ROWS_INFINITE},
-    {"one voxel", {300, -1}, 1, 24, LISTS_SAME, PACKED, ROTARY_I32, 0, -1, ROWS_EQUAL},
-    {"rotary 18", SOME_SIZES, 2, 18, LISTS_SAME, PACKED, ROTARY_I32, 0, -1, ROWS_RANDOM},
-    {"rotary 48", SOME_SIZES, 2, 48, LISTS_CROSS, PACKED, ROTARY_F32, 0, -1, ROWS_RANDOM},
-    {"rotary 20 of 64", SOME_SIZES, 1, 64, LISTS_SAME, PACKED, ROTARY_I32, 20, -1, ROWS_RANDOM},
-    {"rotary 96", {70, -1}, 1, 96, LISTS_TAIL, INTERLEAVED, ROTARY_F32, 0, -1, ROWS_RANDOM},
-    {"bias", SOME_SIZES, 3, 32, LISTS_SAME, PACKED, ROTARY_NONE, 0, 5, ROWS_RANDOM},
-    {"bias, range 0", {20, -1}, 1, 16, LISTS_CROSS, PACKED, ROTARY_NONE, 0, 0, ROWS_RANDOM},
-    {"bias, rotary", SOME_SIZES, 2, 24, LISTS_CROSS, PACKED, ROTARY_I32, 0, 30, ROWS_RANDOM},
-    {"no patches", {-1}, 2, 16, LISTS_SAME, PACKED, ROTARY_NONE, 0, 3, ROWS_RANDOM},
+     ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"steep",
+     {65, 130, -1},
+     1,
+     32,
+     LISTS_SAME,
+     SEPARATE,
+     ROTARY_NONE,
+     0,
+     -1,
+     ROWS_STEEP,
+     PLAIN_HEADS},
+    {"zeros",
+     {65, 30, -1},
+     2,
+     16,
+     LISTS_SAME,
+     SEPARATE,
+     ROTARY_NONE,
+     0,
+     -1,
+     ROWS_ZEROS,
+     PLAIN_HEADS},
+    {"infinite",
+     {70, 30, 20, -1},
+     1,
+     16,
+     LISTS_SAME,
+     SEPARATE,
+     ROTARY_NONE,
+     0,
+     -1,
+     ROWS_INFINITE,
+     PLAIN_HEADS},
+    {"one voxel", {300, -1}, 1, 24, LISTS_SAME, PACKED, ROTARY_I32, 0, -1, ROWS_EQUAL, PLAIN_HEADS},
+    {"rotary 18", SOME_SIZES, 2, 18, LISTS_SAME, PACKED, ROTARY_I32, 0, -1, ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"rotary 48", SOME_SIZES, 2, 48, LISTS_CROSS, PACKED, ROTARY_F32, 0, -1, ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"rotary 20 of 64", SOME_SIZES, 1, 64, LISTS_SAME, PACKED, ROTARY_I32, 20, -1, ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"rotary 96",
+     {70, -1},
+     1,
+     96,
+     LISTS_TAIL,
+     INTERLEAVED,
+     ROTARY_F32,
+     0,
+     -1,
+     ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"bias", SOME_SIZES, 3, 32, LISTS_SAME, PACKED, ROTARY_NONE, 0, 5, ROWS_RANDOM, PLAIN_HEADS},
+    {"bias, range 0",
+     {20, -1},
+     1,
+     16,
+     LISTS_CROSS,
+     PACKED,
+     ROTARY_NONE,
+     0,
+     0,
+     ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"bias, rotary", SOME_SIZES, 2, 24, LISTS_CROSS, PACKED, ROTARY_I32, 0, 30, ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"no patches", {-1}, 2, 16, LISTS_SAME, PACKED, ROTARY_NONE, 0, 3, ROWS_RANDOM, PLAIN_HEADS},
 };
 enum { NUM_SHAPES = sizeof shapes / sizeof *shapes };
 
+// Keys of another matrix, fewer heads of them, more columns, norms: one after the other, and together.
+#define CROSS_SIZES                                                                                \
+    {                                                                                              \
+        40, 1, 0, 130, 5, -1                                                                       \
+    }
+static const attention_shape wide_shapes[] = {
+    {"two heads to one", SOME_SIZES, 4, 16, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM, 2,
+     0, NORM_NONE},
+    {"three heads to one", SOME_SIZES, 6, 64, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM,
+     2, 0, NORM_NONE},
+    {"all heads to one", SOME_SIZES, 3, 128, LISTS_TAIL, SEPARATE, ROTARY_NONE, 0, -1, ROWS_RANDOM,
+     1, 0, NORM_NONE},
+    {"heads to one, turned", SOME_SIZES, 4, 18, LISTS_CROSS, PACKED, ROTARY_I32, 0, 7, ROWS_RANDOM,
+     2, 0, NORM_NONE},
+    {"few keys", CROSS_SIZES, 2, 64, LISTS_CROSS, SEPARATE, ROTARY_NONE, 0, -1, ROWS_RANDOM, 0, 70,
+     NORM_NONE},
+    {"many keys", CROSS_SIZES, 1, 48, LISTS_CROSS, SEPARATE, ROTARY_I32, 0, -1, ROWS_RANDOM, 0,
+     1000, NORM_NONE},
+    {"keys apart, bias", CROSS_SIZES, 4, 24, LISTS_CROSS, SEPARATE, ROTARY_I32, 4, 9, ROWS_RANDOM,
+     2, 300, NORM_NONE},
+    {"3 keys apart",
+     {200, 0, 3, -1},
+     1,
+     7,
+     LISTS_CROSS,
+     SEPARATE,
+     ROTARY_NONE,
+     0,
+     -1,
+     ROWS_RANDOM,
+     0,
+     3,
+     NORM_NONE},
+    {"dim 129",
+     {3, 67, -1},
+     2,
+     129,
+     LISTS_SAME,
+     SEPARATE,
+     ROTARY_NONE,
+     0,
+     -1,
+     ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"dim 192", SOME_SIZES, 2, 192, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"dim 200, bias", SOME_SIZES, 1, 200, LISTS_TAIL, PACKED, ROTARY_NONE, 0, 3, ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"dim 256", SOME_SIZES, 1, 256, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"dim 252, turned", SOME_SIZES, 2, 252, LISTS_CROSS, SEPARATE, ROTARY_F32, 0, -1, ROWS_RANDOM,
+     1, 0, NORM_NONE},
+    {"norm", SOME_SIZES, 3, 16, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM, 0, 0,
+     NORM_EACH},
+    {"norm of zeros",
+     {65, 30, -1},
+     2,
+     32,
+     LISTS_SAME,
+     SEPARATE,
+     ROTARY_NONE,
+     0,
+     -1,
+     ROWS_ZEROS,
+     0,
+     0,
+     NORM_ONE},
+    {"norm of q", SOME_SIZES, 2, 40, LISTS_TAIL, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM, 0, 0,
+     NORM_Q},
+    {"norm, turned", SOME_SIZES, 2, 96, LISTS_SAME, PACKED, ROTARY_I32, 0, -1, ROWS_RANDOM, 0, 0,
+     NORM_EACH},
+    {"norm, turned, 20 of 64", SOME_SIZES, 2, 64, LISTS_CROSS, INTERLEAVED, ROTARY_I32, 20, 4,
+     ROWS_RANDOM, 0, 0, NORM_ONE},
+    {"all of it", CROSS_SIZES, 4, 128, LISTS_CROSS, SEPARATE, ROTARY_I32, 42, 5, ROWS_RANDOM, 2,
+     150, NORM_EACH},
+    {"all of it, 256", CROSS_SIZES, 2, 256, LISTS_CROSS, SEPARATE, ROTARY_F32, 64, -1, ROWS_RANDOM,
+     1, 150, NORM_ONE},
+    {"norm, dim 1",
+     {3, 33, -1},
+     2,
+     1,
+     LISTS_SAME,
+     SEPARATE,
+     ROTARY_NONE,
+     0,
+     -1,
+     ROWS_RANDOM,
+     0,
+     0,
+     NORM_EACH},
+};
+enum { NUM_WIDE_SHAPES = sizeof wide_shapes / sizeof *wide_shapes };
+
 // On both sides of 1,024, and more stages than kernels have; once, since they take long.
 static const attention_shape large_shapes[] = {
-    {"1023 and 1025", {1023, 1025, -1}, 1, 16, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM},
-    {"390, 5 x 32", {390, -1}, 5, 32, LISTS_SAME, SEPARATE, ROTARY_NONE, 0, -1, ROWS_RANDOM},
-    {"650, dim 64", {650, -1}, 1, 64, LISTS_SAME, SEPARATE, ROTARY_NONE, 0, -1, ROWS_RANDOM},
-    {"390, dim 128", {390, -1}, 1, 128, LISTS_TAIL, SEPARATE, ROTARY_NONE, 0, -1, ROWS_RANDOM},
+    {"1023 and 1025",
+     {1023, 1025, -1},
+     1,
+     16,
+     LISTS_SAME,
+     PACKED,
+     ROTARY_NONE,
+     0,
+     -1,
+     ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"390, 5 x 32",
+     {390, -1},
+     5,
+     32,
+     LISTS_SAME,
+     SEPARATE,
+     ROTARY_NONE,
+     0,
+     -1,
+     ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"650, dim 64",
+     {650, -1},
+     1,
+     64,
+     LISTS_SAME,
+     SEPARATE,
+     ROTARY_NONE,
+     0,
+     -1,
+     ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"390, dim 128",
+     {390, -1},
+     1,
+     128,
+     LISTS_TAIL,
+     SEPARATE,
+     ROTARY_NONE,
+     0,
+     -1,
+     ROWS_RANDOM,
+     PLAIN_HEADS},
 };
 enum { NUM_LARGE_SHAPES = sizeof large_shapes / sizeof *large_shapes };
 
@@ -123,15 +378,30 @@ enum { NUM_LARGE_SHAPES = sizeof large_shapes / sizeof *large_shapes };
         65, 17, -1                                                                                 \
     }
 static const attention_shape small_shapes[] = {
-    {"small, 16", SMALL_SIZES, 5, 16, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM},
-    {"small, 32", SMALL_SIZES, 3, 32, LISTS_TAIL, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM},
-    {"small, 48", SMALL_SIZES, 1, 48, LISTS_SAME, PACKED, ROTARY_F32, 0, -1, ROWS_RANDOM},
-    {"small, 64", SMALL_SIZES, 1, 64, LISTS_TAIL, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM},
-    {"small, 96", SMALL_SIZES, 1, 96, LISTS_CROSS, PACKED, ROTARY_I32, 0, -1, ROWS_RANDOM},
-    {"small, 128", SMALL_SIZES, 1, 128, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM},
-    {"small, 18", SMALL_SIZES, 1, 18, LISTS_CROSS, PACKED, ROTARY_I32, 0, 3, ROWS_RANDOM},
-    {"small, 40", SMALL_SIZES, 1, 40, LISTS_SAME, INTERLEAVED, ROTARY_NONE, 0, 5, ROWS_RANDOM},
-    {"small, 100", SMALL_SIZES, 1, 100, LISTS_SAME, PACKED, ROTARY_NONE, 0, 4, ROWS_RANDOM},
+    {"small, 16", SMALL_SIZES, 5, 16, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"small, 32", SMALL_SIZES, 3, 32, LISTS_TAIL, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"small, 48", SMALL_SIZES, 1, 48, LISTS_SAME, PACKED, ROTARY_F32, 0, -1, ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"small, 64", SMALL_SIZES, 1, 64, LISTS_TAIL, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"small, 96", SMALL_SIZES, 1, 96, LISTS_CROSS, PACKED, ROTARY_I32, 0, -1, ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"small, 128", SMALL_SIZES, 1, 128, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"small, 18", SMALL_SIZES, 1, 18, LISTS_CROSS, PACKED, ROTARY_I32, 0, 3, ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"small, 40", SMALL_SIZES, 1, 40, LISTS_SAME, INTERLEAVED, ROTARY_NONE, 0, 5, ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"small, 100", SMALL_SIZES, 1, 100, LISTS_SAME, PACKED, ROTARY_NONE, 0, 4, ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"small, 256", SMALL_SIZES, 1, 256, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"small, 252", SMALL_SIZES, 2, 252, LISTS_CROSS, SEPARATE, ROTARY_I32, 0, 3, ROWS_RANDOM, 1, 90,
+     NORM_EACH},
+    {"small, apart", SMALL_SIZES, 4, 64, LISTS_CROSS, SEPARATE, ROTARY_I32, 20, -1, ROWS_RANDOM, 2,
+     100, NORM_ONE},
 };
 enum { NUM_SMALL_SHAPES = sizeof small_shapes / sizeof *small_shapes };
 
@@ -146,7 +416,8 @@ static const attention_shape scan_shapes[] = {
      ROTARY_F32,
      0,
      -1,
-     ROWS_RANDOM},
+     ROWS_RANDOM,
+     PLAIN_HEADS},
     {"scan, bias",
      {64, 64, 64, 64, 10, -1},
      2,
@@ -156,13 +427,14 @@ static const attention_shape scan_shapes[] = {
      ROTARY_I32,
      0,
      16,
-     ROWS_RANDOM},
+     ROWS_RANDOM,
+     PLAIN_HEADS},
 };
 
 // ---- Lists --------------------------------------------------------------------------------------
 
 typedef struct row_lists {
-    int64_t num_rows, num_patches;
+    int64_t num_rows, num_key_rows, num_patches;
     int32_t *q_offsets, *q_rows, *k_offsets,
         *k_rows; // on the host; of keys NULL where they are same
     spops_patches *plan;
@@ -181,6 +453,7 @@ static row_lists make_lists(test_device *d, const attention_shape *shape, test_r
     while (shape->sizes[l.num_patches] >= 0)
         l.num_rows += shape->sizes[l.num_patches++];
     const int64_t n = l.num_patches, num_q = l.num_rows - 3;
+    l.num_key_rows = shape->key_rows > 0 ? shape->key_rows : l.num_rows;
     l.q_offsets = ints(n);
     l.q_rows = ints(l.num_rows);
     for (int64_t p = 0; p < n; ++p)
@@ -204,7 +477,7 @@ static row_lists make_lists(test_device *d, const attention_shape *shape, test_r
         for (int64_t p = 0; p < n; ++p) {
             const int32_t keys = p == 1 ? 0 : 1 + (int32_t)test_rng_below(rng, 89);
             for (int32_t j = 0; j < keys; ++j) // the last two rows are no keys
-                l.k_rows[l.k_offsets[p] + j] = (int32_t)test_rng_below(rng, l.num_rows - 2);
+                l.k_rows[l.k_offsets[p] + j] = (int32_t)test_rng_below(rng, l.num_key_rows - 2);
             l.k_offsets[p + 1] = l.k_offsets[p] + keys;
         }
     }
@@ -213,7 +486,7 @@ static row_lists make_lists(test_device *d, const attention_shape *shape, test_r
     int32_t *q_rows = test_upload_i32(d, l.q_rows, num_q);
     int32_t *k_offsets = same ? NULL : test_upload_i32(d, l.k_offsets, n + 1);
     int32_t *k_rows = same ? NULL : test_upload_i32(d, l.k_rows, l.k_offsets[n]);
-    const spops_patch_lists lists = {n, q_offsets, q_rows, k_offsets, k_rows};
+    const spops_patch_lists lists = {n, q_offsets, q_rows, k_offsets, k_rows, shape->key_rows};
     test_expect_ok(d->ctx, spops_patches_create(d->ctx, l.num_rows, &lists, &l.plan), shape->name);
     test_free(d, q_offsets), test_free(d, q_rows);
     test_free(d, k_offsets), test_free(d, k_rows);
@@ -228,16 +501,17 @@ static void destroy_lists(row_lists *l)
 
 // ---- Calls --------------------------------------------------------------------------------------
 
-// Q is the packed matrix, where there is one; then the table is K.
-enum { Q, K, V, O, GRAD_O, LSE, COORDS, TABLE = K };
+// Q is the packed matrix, where there is one.
+enum { Q, K, V, O, GRAD_O, LSE, COORDS, KEY_COORDS, Q_WEIGHT, K_WEIGHT, TABLE };
+#define NORM_EPSILON 0.01f
 enum { OUT_O, OUT_LSE };
-enum { GRAD_Q, GRAD_K, GRAD_V, GRAD_TABLE };
+enum { GRAD_Q, GRAD_K, GRAD_V, GRAD_TABLE, GRAD_Q_WEIGHT, GRAD_K_WEIGHT, NUM_GRADS };
 
 typedef struct attention_case {
     const attention_shape *shape;
     row_lists lists;
     bool backward, tf32, rounds_tf32;
-    bool wanted[4]; // gradients
+    bool wanted[NUM_GRADS];
     spops_dtype dtype;
     float scale;
     int32_t tile;        // that is asked for; 0: none is
@@ -249,11 +523,32 @@ static int64_t cols_of(const attention_case *c)
     return (int64_t)c->shape->heads * c->shape->dim;
 }
 
+static int32_t kv_heads_of(const attention_shape *s)
+{
+    return s->kv_heads > 0 ? s->kv_heads : s->heads;
+}
+
+// Of q, k or v.
+static int64_t part_cols(const attention_shape *s, int part)
+{
+    return (int64_t)(part == 0 ? s->heads : kv_heads_of(s)) * s->dim;
+}
+
+static int64_t part_rows(const attention_case *c, int part)
+{
+    return part == 0 ? c->lists.num_rows : c->lists.num_key_rows;
+}
+
+static int64_t packed_cols(const attention_shape *s)
+{
+    return part_cols(s, 0) + 2 * part_cols(s, 1);
+}
+
 // Where element `col` of part `part` (q, k or v) is in a row of the packed matrix.
 static int64_t packed_col(const attention_shape *s, int part, int64_t col)
 {
-    const int64_t cols = (int64_t)s->heads * s->dim;
-    if (s->layout == PACKED) return part * cols + col;
+    if (s->layout == PACKED)
+        return (part > 0 ? part_cols(s, 0) : 0) + (part > 1 ? part_cols(s, 1) : 0) + col;
     return col / s->dim * 3 * s->dim + part * s->dim + col % s->dim;
 }
 
@@ -262,7 +557,7 @@ static spops_matrix part_of(const attention_shape *s, const spops_matrix *const 
     spops_matrix view;
     if (s->layout == SEPARATE) return *m[part];
     view = *m[0];
-    view.cols /= 3;
+    view.cols = part_cols(s, part);
     if (view.data != NULL)
         view.data =
             (char *)view.data + packed_col(s, part, 0) * (int64_t)spops_dtype_bytes(view.dtype);
@@ -272,15 +567,57 @@ static spops_matrix part_of(const attention_shape *s, const spops_matrix *const 
 // The part as [rows][cols] of its own; to be freed.
 static double *unpack(const attention_case *c, const double *const *in, int part)
 {
-    const int64_t rows = c->lists.num_rows, cols = cols_of(c);
+    const int64_t rows = part_rows(c, part), cols = part_cols(c->shape, part);
     double *m = (double *)calloc((size_t)(rows * cols + 1), sizeof *m);
     cr_assert(m != NULL, "no memory");
     for (int64_t r = 0; r < rows; ++r)
         for (int64_t col = 0; col < cols; ++col)
-            m[r * cols + col] = c->shape->layout == SEPARATE
-                                    ? in[part][r * cols + col]
-                                    : in[Q][r * 3 * cols + packed_col(c->shape, part, col)];
+            m[r * cols + col] =
+                c->shape->layout == SEPARATE
+                    ? in[part][r * cols + col]
+                    : in[Q][r * packed_cols(c->shape) + packed_col(c->shape, part, col)];
     return m;
+}
+
+// What the options of a call point to.
+typedef struct attention_choice {
+    spops_attention_options options;
+    spops_attention_rotary rotary;
+    spops_attention_bias bias;
+    spops_attention_norm norm;
+} attention_choice;
+
+static void choose(const attention_case *c, const spops_matrix *const *in, attention_choice *to)
+{
+    const attention_shape *s = c->shape;
+    to->options = spops_attention_options_default();
+    to->rotary = spops_attention_rotary_default();
+    to->bias = spops_attention_bias_default();
+    to->norm = spops_attention_norm_default();
+    to->options.heads = s->heads;
+    to->options.kv_heads = s->kv_heads;
+    to->options.scale = c->scale;
+    to->options.qkv_head_stride = s->layout == INTERLEAVED ? 3 * s->dim : 0;
+    to->options.math = c->tf32 ? SPOPS_MATH_TF32 : SPOPS_MATH_EXACT;
+    to->options.tile = c->tile;
+    if (s->rotary != ROTARY_NONE) {
+        to->rotary.coords = *in[COORDS];
+        if (in[KEY_COORDS] != NULL) to->rotary.key_coords = *in[KEY_COORDS];
+        to->rotary.axis_dim = s->axis_dim;
+        to->options.rotary = &to->rotary;
+    }
+    if (s->range >= 0) {
+        to->bias.coords = *in[COORDS];
+        if (in[KEY_COORDS] != NULL) to->bias.key_coords = *in[KEY_COORDS];
+        to->bias.table = *in[TABLE];
+        to->options.bias = &to->bias;
+    }
+    if (s->norm != NORM_NONE) {
+        to->norm.q_weight = *in[Q_WEIGHT];
+        if (in[K_WEIGHT] != NULL) to->norm.k_weight = *in[K_WEIGHT];
+        to->norm.epsilon = NORM_EPSILON;
+        to->options.norm = &to->norm;
+    }
 }
 
 static spops_status run(void *user, spops_context *ctx, const spops_matrix *const *in,
@@ -288,37 +625,23 @@ static spops_status run(void *user, spops_context *ctx, const spops_matrix *cons
 {
     const attention_case *c = (const attention_case *)user;
     const attention_shape *s = c->shape;
-    spops_attention_options options = spops_attention_options_default();
-    spops_attention_rotary rotary = spops_attention_rotary_default();
-    spops_attention_bias bias = spops_attention_bias_default();
     const spops_matrix q = part_of(s, in, 0), k = part_of(s, in, 1), v = part_of(s, in, 2);
+    attention_choice to;
 
-    options.heads = s->heads;
-    options.scale = c->scale;
-    options.qkv_head_stride = s->layout == INTERLEAVED ? 3 * s->dim : 0;
-    options.math = c->tf32 ? SPOPS_MATH_TF32 : SPOPS_MATH_EXACT;
-    options.tile = c->tile;
-    if (s->rotary != ROTARY_NONE) {
-        rotary.coords = *in[COORDS];
-        rotary.axis_dim = s->axis_dim;
-        options.rotary = &rotary;
-    }
-    if (s->range >= 0) {
-        bias.coords = *in[COORDS];
-        bias.table = *in[TABLE];
-        options.bias = &bias;
-    }
+    choose(c, in, &to);
     if (ctx == NULL) return SPOPS_STATUS_OK;
     if (!c->backward)
-        return spops_attention_execute(ctx, c->lists.plan, q, k, v, &options, *out[OUT_O],
+        return spops_attention_execute(ctx, c->lists.plan, q, k, v, &to.options, *out[OUT_O],
                                        out[OUT_LSE] == NULL ? NULL : (float *)out[OUT_LSE]->data);
     spops_matrix grads[3];
     for (int i = 0; i < 3; ++i)
         if (c->wanted[i]) grads[i] = part_of(s, out, i);
     return spops_attention_execute_backward(
-        ctx, c->lists.plan, *in[GRAD_O], q, k, v, *in[O], (const float *)in[LSE]->data, &options,
+        ctx, c->lists.plan, *in[GRAD_O], q, k, v, *in[O], (const float *)in[LSE]->data, &to.options,
         c->wanted[GRAD_Q] ? &grads[0] : NULL, c->wanted[GRAD_K] ? &grads[1] : NULL,
-        c->wanted[GRAD_V] ? &grads[2] : NULL, c->wanted[GRAD_TABLE] ? out[GRAD_TABLE] : NULL);
+        c->wanted[GRAD_V] ? &grads[2] : NULL, c->wanted[GRAD_TABLE] ? out[GRAD_TABLE] : NULL,
+        c->wanted[GRAD_Q_WEIGHT] ? out[GRAD_Q_WEIGHT] : NULL,
+        c->wanted[GRAD_K_WEIGHT] ? out[GRAD_K_WEIGHT] : NULL);
 }
 
 static ref_roundings roundings_of(const attention_case *c)
@@ -337,6 +660,8 @@ static ref_attention reference_of(const attention_case *c, const double *const *
     const attention_shape *s = c->shape;
     const row_lists *l = &c->lists;
     ref_attention a = {.num_rows = l->num_rows,
+                       .num_key_rows = l->num_key_rows,
+                       .kv_heads = kv_heads_of(s),
                        .num_patches = l->num_patches,
                        .heads = s->heads,
                        .dim = s->dim,
@@ -348,8 +673,11 @@ static ref_attention reference_of(const attention_case *c, const double *const *
                        .q = parts[0],
                        .k = parts[1],
                        .v = parts[2],
-                       .stride = cols_of(c),
                        .coords = in[COORDS],
+                       .key_coords = in[KEY_COORDS] != NULL ? in[KEY_COORDS] : in[COORDS],
+                       .weights = {in[Q_WEIGHT], in[K_WEIGHT]},
+                       .one_weight = {s->norm == NORM_ONE, s->norm == NORM_ONE},
+                       .epsilon = (double)NORM_EPSILON,
                        .base = 10000.0,
                        .roundings = roundings_of(c),
                        .is_f64 = c->dtype == SPOPS_DTYPE_F64};
@@ -364,27 +692,28 @@ static ref_attention reference_of(const attention_case *c, const double *const *
 static void reference(void *user, const double *const *in, ref_tensor *const *expected)
 {
     const attention_case *c = (const attention_case *)user;
-    const int64_t rows = c->lists.num_rows, cols = cols_of(c);
+    const attention_shape *shape = c->shape;
     double *parts[3] = {unpack(c, in, 0), unpack(c, in, 1), unpack(c, in, 2)};
     const ref_attention a = reference_of(c, in, parts);
 
     if (!c->backward) {
-        ref_tensor lse = ref_tensor_create(rows, c->shape->heads);
+        ref_tensor lse = ref_tensor_create(c->lists.num_rows, shape->heads);
         ref_attention_forward(&a, expected[OUT_O],
                               expected[OUT_LSE] == NULL ? &lse : expected[OUT_LSE]);
         ref_tensor_destroy(&lse);
     } else {
         ref_tensor grads[3];
         for (int i = 0; i < 3; ++i)
-            grads[i] = ref_tensor_create(rows, cols);
+            grads[i] = ref_tensor_create(part_rows(c, i), part_cols(shape, i));
         ref_attention_backward(&a, in[GRAD_O], in[O], in[LSE], &grads[0], &grads[1], &grads[2],
-                               expected[GRAD_TABLE]);
+                               expected[GRAD_TABLE], expected + GRAD_Q_WEIGHT);
         for (int i = 0; i < 3; ++i) {
-            const bool packed = c->shape->layout != SEPARATE;
+            const bool packed = shape->layout != SEPARATE;
+            const int64_t cols = part_cols(shape, i), size = part_rows(c, i) * cols;
             ref_tensor *to = expected[packed ? 0 : i];
-            for (int64_t e = 0; c->wanted[i] && e < rows * cols; ++e) {
+            for (int64_t e = 0; c->wanted[i] && e < size; ++e) {
                 const int64_t at =
-                    packed ? e / cols * 3 * cols + packed_col(c->shape, i, e % cols) : e;
+                    packed ? e / cols * packed_cols(shape) + packed_col(shape, i, e % cols) : e;
                 to->value[at] = grads[i].value[e];
                 to->scale[at] = grads[i].scale[e];
             }
@@ -411,7 +740,7 @@ static void verify(void *user, const guarded *const *out, const ref_tensor *cons
                    const char *what)
 {
     const attention_case *c = (const attention_case *)user;
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < NUM_GRADS; ++i) {
         if (out[i] == NULL) continue;
         if (!c->backward && i == OUT_LSE)
             check_lse(out[i], expected[i], what);
@@ -478,20 +807,26 @@ static void adjust(void *user, int version, test_rng *rng, guarded *const *in,
     const int64_t rows = c->lists.num_rows, cols = cols_of(c);
     (void)version;
     for (int part = 0; part < 3; ++part) {
-        for (int64_t i = 0; i < rows * cols; ++i) {
-            const double v = draw(c, rng, part, i / cols, i % cols);
+        const int64_t width = part_cols(c->shape, part);
+        for (int64_t i = 0; i < part_rows(c, part) * width; ++i) {
+            const double v = draw(c, rng, part, i / width, i % width);
             if (c->shape->layout == SEPARATE)
-                put(in[part], values[part], i / cols, i % cols, v);
+                put(in[part], values[part], i / width, i % width, v);
             else
-                put(in[Q], values[Q], i / cols, packed_col(c->shape, part, i % cols), v);
+                put(in[Q], values[Q], i / width, packed_col(c->shape, part, i % width), v);
         }
     }
-    for (int64_t i = 0; in[COORDS] != NULL && i < rows * 3; ++i) {
-        const bool whole = in[COORDS]->view.dtype == SPOPS_DTYPE_I32;
-        double x = c->shape->rows == ROWS_EQUAL ? 7.0 : uniform(rng, -40, 40);
-        if (c->points != NULL) x = (double)c->points[i / 3 * 4 + i % 3] * (whole ? 10.0 : 1.0);
-        put(in[COORDS], values[COORDS], i / 3, i % 3, whole ? floor(x) : x);
-    }
+    for (int which = COORDS; which <= KEY_COORDS; ++which)
+        for (int64_t i = 0; in[which] != NULL && i < in[which]->view.rows * 3; ++i) {
+            const bool whole = in[which]->view.dtype == SPOPS_DTYPE_I32;
+            double x = c->shape->rows == ROWS_EQUAL ? 7.0 : uniform(rng, -40, 40);
+            if (c->points != NULL) x = (double)c->points[i / 3 * 4 + i % 3] * (whole ? 10.0 : 1.0);
+            put(in[which], values[which], i / 3, i % 3, whole ? floor(x) : x);
+        }
+    for (int which = Q_WEIGHT; which <= K_WEIGHT; ++which)
+        for (int64_t i = 0; in[which] != NULL && i < in[which]->view.rows * c->shape->dim; ++i)
+            put(in[which], values[which], i / c->shape->dim, i % c->shape->dim,
+                uniform(rng, -1.5, 1.5));
     if (c->shape->range >= 0)
         for (int64_t i = 0; i < in[TABLE]->view.rows * in[TABLE]->view.cols; ++i)
             put(in[TABLE], values[TABLE], i / in[TABLE]->view.cols, i % in[TABLE]->view.cols,
@@ -504,28 +839,20 @@ static void adjust(void *user, int version, test_rng *rng, guarded *const *in,
 
 // ---- Cases --------------------------------------------------------------------------------------
 
-static size_t scratch_of(const attention_case *c, spops_matrix table)
+// What is asked for depends on shapes alone: the data lie in one place.
+static size_t scratch_of(const attention_case *c, const test_operator *op)
 {
-    const attention_shape *s = c->shape;
-    spops_attention_options options = spops_attention_options_default();
-    spops_attention_rotary rotary = spops_attention_rotary_default();
-    spops_attention_bias bias = spops_attention_bias_default();
-    // What is asked for depends on shapes alone; a place to point at will do for the data.
-    static float place[3];
-
-    options.heads = s->heads;
-    if (s->rotary != ROTARY_NONE) {
-        rotary.coords = spops_matrix_dense(place, c->lists.num_rows, 3, SPOPS_DTYPE_F32);
-        rotary.axis_dim = s->axis_dim;
-        options.rotary = &rotary;
+    static double place[3];
+    spops_matrix views[TEST_MAX_MATRICES];
+    const spops_matrix *in[TEST_MAX_MATRICES];
+    attention_choice to;
+    for (int i = 0; i < TEST_MAX_MATRICES; ++i) {
+        const test_matrix *m = &op->in[i];
+        views[i] = spops_matrix_dense(place, m->rows, m->cols, m->dtype);
+        in[i] = m->name == NULL ? NULL : &views[i];
     }
-    if (s->range >= 0) {
-        bias.coords = spops_matrix_dense(place, c->lists.num_rows, 3, SPOPS_DTYPE_I32);
-        bias.table = table;
-        bias.table.data = place;
-        options.bias = &bias;
-    }
-    return spops_attention_scratch_bytes(c->lists.plan, cols_of(c), c->dtype, &options,
+    choose(c, in, &to);
+    return spops_attention_scratch_bytes(c->lists.plan, cols_of(c), c->dtype, &to.options,
                                          c->backward);
 }
 
@@ -544,6 +871,12 @@ static void draw_gradient(const attention_case *c, test_rng *rng, test_operator 
         op->out[GRAD_TABLE] = test_view(test_output("grad_table", 3 * (2 * c->shape->range + 1),
                                                     c->shape->heads, sums, CHECK_BOUND),
                                         test_rng_below(rng, 3), 0);
+    for (int i = 0; i < 2; ++i)
+        if (c->wanted[GRAD_Q_WEIGHT + i])
+            op->out[GRAD_Q_WEIGHT + i] =
+                test_view(test_output(i ? "grad_k_weight" : "grad_q_weight",
+                                      op->in[Q_WEIGHT + i].rows, c->shape->dim, sums, CHECK_BOUND),
+                          test_rng_below(rng, 3), 0);
 }
 
 static void draw_outputs(const attention_case *c, bool aligned, test_rng *rng, test_operator *op)
@@ -555,6 +888,34 @@ static void draw_outputs(const attention_case *c, bool aligned, test_rng *rng, t
     if (test_rng_below(rng, 4) != 0)
         op->out[OUT_LSE] =
             test_output("lse", rows, c->shape->heads, test_sum_dtype(c->dtype), CHECK_BOUND);
+}
+
+// Coordinates, biases and norms.
+static void draw_options(const attention_case *c, test_rng *rng, test_operator *op)
+{
+    const attention_shape *s = c->shape;
+    const spops_dtype coords = s->rotary == ROTARY_F32 ? SPOPS_DTYPE_F32 : SPOPS_DTYPE_I32;
+    const spops_dtype sums = test_sum_dtype(c->dtype);
+    if (s->range >= 0)
+        op->in[TABLE] =
+            test_view(test_input("table", 3 * (2 * s->range + 1), s->heads, sums, VALUES_RANDOM),
+                      test_rng_below(rng, 3), 0);
+    if (s->range >= 0 || s->rotary != ROTARY_NONE) {
+        op->in[COORDS] =
+            test_view(test_input("coords", c->lists.num_rows, 3, coords, VALUES_RANDOM),
+                      test_rng_below(rng, 2), 0);
+        if (s->key_rows > 0 || test_rng_below(rng, 4) == 0)
+            op->in[KEY_COORDS] =
+                test_view(test_input("key_coords", c->lists.num_key_rows, 3, coords, VALUES_RANDOM),
+                          test_rng_below(rng, 2), 0);
+    }
+    for (int i = 0; i < (s->norm == NORM_NONE ? 0 : s->norm == NORM_Q ? 1 : 2); ++i) {
+        const int32_t heads = i ? kv_heads_of(s) : s->heads;
+        op->in[Q_WEIGHT + i] =
+            test_view(test_input(i ? "k_weight" : "q_weight", s->norm == NORM_ONE ? 1 : heads,
+                                 s->dim, sums, VALUES_RANDOM),
+                      test_rng_below(rng, 3), 0);
+    }
 }
 
 // With a tile, rows are as every kernel takes them.
@@ -577,13 +938,9 @@ static void check_tile_case(test_device *d, const attention_shape *shape, const 
                         .reference = reference,
                         .adjust = adjust,
                         .verify = verify};
-    const int64_t rows = c.lists.num_rows, cols = cols_of(&c);
     const bool separate = shape->layout == SEPARATE;
     const bool aligned = test_rng_below(&rng, 2) == 0 || tile != 0; // to 16 bytes, where dim is
     const spops_dtype grad_dtype = test_rng_below(&rng, 2) ? SPOPS_DTYPE_F32 : dtype;
-    const spops_dtype coords_dtype =
-        shape->rotary == ROTARY_F32 ? SPOPS_DTYPE_F32 : SPOPS_DTYPE_I32;
-    const spops_dtype sums = test_sum_dtype(dtype);
     static const char *const names[] = {"q", "k", "v"};
     static const char *const grad_names[] = {"grad_q", "grad_k", "grad_v"};
 
@@ -592,32 +949,31 @@ static void check_tile_case(test_device *d, const attention_shape *shape, const 
     for (int i = 0; i < 3; ++i) // all of a packed matrix, else some
         c.wanted[i] = !separate || i == (int)(stream % 3) || test_rng_below(&rng, 2) == 0;
     c.wanted[GRAD_TABLE] = shape->range >= 0;
-    for (int i = 0; i < (separate ? 3 : 1); ++i) {
+    for (int i = 0; i < 3; ++i) {
         const int64_t padding = separate ? test_rng_below(&rng, 2) * (aligned ? 8 : 5) : 0;
         const int64_t shift = aligned ? 0 : test_rng_below(&rng, 2);
-        op.in[i] = test_view(test_input(separate ? names[i] : "qkv", rows,
-                                        separate ? cols : 3 * cols, dtype, VALUES_RANDOM),
-                             padding, shift);
+        const int64_t rows = part_rows(&c, i);
+        const int64_t cols = separate ? part_cols(shape, i) : packed_cols(shape);
+        if (i > 0 && !separate) break;
+        op.in[i] =
+            test_view(test_input(separate ? names[i] : "qkv", rows, cols, dtype, VALUES_RANDOM),
+                      padding, shift);
         if (backward && c.wanted[i])
-            op.out[i] = test_view(test_output(separate ? grad_names[i] : "grad_qkv", rows,
-                                              separate ? cols : 3 * cols, grad_dtype, CHECK_BOUND),
+            op.out[i] = test_view(test_output(separate ? grad_names[i] : "grad_qkv", rows, cols,
+                                              grad_dtype, CHECK_BOUND),
                                   padding, shift);
     }
-    if (shape->range >= 0)
-        op.in[TABLE] = test_view(
-            test_input("table", 3 * (2 * shape->range + 1), shape->heads, sums, VALUES_RANDOM),
-            test_rng_below(&rng, 3), 0);
-    if (shape->range >= 0 || shape->rotary != ROTARY_NONE)
-        op.in[COORDS] = test_view(test_input("coords", rows, 3, coords_dtype, VALUES_RANDOM),
-                                  test_rng_below(&rng, 2), 0);
+    draw_options(&c, &rng, &op);
+    for (int i = 0; i < 2; ++i)
+        c.wanted[GRAD_Q_WEIGHT + i] =
+            backward && op.in[Q_WEIGHT + i].name != NULL && test_rng_below(&rng, 4) > 0;
     if (backward)
         draw_gradient(&c, &rng, &op);
     else
         draw_outputs(&c, aligned, &rng, &op);
     op.what = test_describe(text, "attention%s, %s, tile %d", backward ? " backward" : "",
                             shape->name, (int)tile);
-    op.scratch_bytes = scratch_of(
-        &c, spops_matrix_dense(NULL, 3 * (2 * (int64_t)shape->range + 1), shape->heads, sums));
+    op.scratch_bytes = scratch_of(&c, &op);
     test_expect_ok(d->ctx, spops_context_reserve(d->ctx, op.scratch_bytes), op.what);
     test_operator_run(d, &op);
     destroy_lists(&c.lists);
@@ -643,6 +999,23 @@ ParameterizedTest(struct case_param *p, attention, agrees, .timeout = 600)
     for (int i = step / 2; i < NUM_SHAPES; i += step) {
         check_case(&d, &shapes[i], NULL, false, (spops_dtype)p->dtype, ++stream);
         check_case(&d, &shapes[i], NULL, true, (spops_dtype)p->dtype, ++stream);
+    }
+    test_close(&d);
+}
+
+ParameterizedTestParameters(attention, agrees_with_other_keys)
+{
+    return every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0);
+}
+ParameterizedTest(struct case_param *p, attention, agrees_with_other_keys, .timeout = 600)
+{
+    uint64_t stream = (case_number(p) << 32) + 5000;
+    const int step = test_quick() && p->backend == SPOPS_BACKEND_CPU && p->dtype ? 3 : 1;
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    for (int i = step / 2; i < NUM_WIDE_SHAPES; i += step) {
+        check_case(&d, &wide_shapes[i], NULL, false, (spops_dtype)p->dtype, ++stream);
+        check_case(&d, &wide_shapes[i], NULL, true, (spops_dtype)p->dtype, ++stream);
     }
     test_close(&d);
 }
@@ -674,13 +1047,20 @@ ParameterizedTest(struct case_param *p, attention, small, .timeout = 600)
 
 // ---- Every tile that is compiled, whatever the table says of the heads ---------------------------
 
-static const attention_shape tile_shapes[] = {
-    {"tile, 16", TALL_SIZES, 5, 16, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM},
-    {"tile, 32", TALL_SIZES, 3, 32, LISTS_TAIL, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM},
-    {"tile, 48", TALL_SIZES, 1, 48, LISTS_SAME, PACKED, ROTARY_F32, 0, -1, ROWS_RANDOM},
-    {"tile, 64", TALL_SIZES, 1, 64, LISTS_TAIL, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM},
-    {"tile, 96", TALL_SIZES, 1, 96, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM},
-    {"tile, 128", TALL_SIZES, 1, 128, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM}};
+static const attention_shape tile_shapes[] = {{"tile, 16", TALL_SIZES, 5, 16, LISTS_SAME, PACKED,
+                                               ROTARY_NONE, 0, -1, ROWS_RANDOM, PLAIN_HEADS},
+                                              {"tile, 32", TALL_SIZES, 3, 32, LISTS_TAIL, PACKED,
+                                               ROTARY_NONE, 0, -1, ROWS_RANDOM, PLAIN_HEADS},
+                                              {"tile, 48", TALL_SIZES, 1, 48, LISTS_SAME, PACKED,
+                                               ROTARY_F32, 0, -1, ROWS_RANDOM, PLAIN_HEADS},
+                                              {"tile, 64", TALL_SIZES, 1, 64, LISTS_TAIL, PACKED,
+                                               ROTARY_NONE, 0, -1, ROWS_RANDOM, PLAIN_HEADS},
+                                              {"tile, 96", TALL_SIZES, 1, 96, LISTS_SAME, PACKED,
+                                               ROTARY_NONE, 0, -1, ROWS_RANDOM, PLAIN_HEADS},
+                                              {"tile, 128", TALL_SIZES, 1, 128, LISTS_SAME, PACKED,
+                                               ROTARY_NONE, 0, -1, ROWS_RANDOM, PLAIN_HEADS},
+                                              {"tile, 256", TALL_SIZES, 1, 256, LISTS_SAME, PACKED,
+                                               ROTARY_NONE, 0, -1, ROWS_RANDOM, PLAIN_HEADS}};
 
 // Whether heads of the shape run on the tile. If so it is prepared, and read back.
 static bool takes_tile(test_device *d, const attention_shape *shape, bool backward,
@@ -757,7 +1137,7 @@ static void table_gradient(test_device *d, spops_matrix qkv, spops_matrix o, con
     int32_t *rows_there = test_upload_i32(d, rows, 2 * (last - first));
     int32_t *found = test_upload_i32(d, rows, TABLE_LENGTH);
     const spops_matrix grad = spops_matrix_dense(found, TABLE_LENGTH, 1, SPOPS_DTYPE_F32);
-    const spops_patch_lists lists = {last - first, offsets_there, rows_there, NULL, NULL};
+    const spops_patch_lists lists = {last - first, offsets_there, rows_there, NULL, NULL, 0};
     options.bias = bias;
     test_expect_ok(d->ctx, spops_patches_create(d->ctx, TABLE_ROWS, &lists, &patches), "patches");
     test_expect_ok(
@@ -771,7 +1151,7 @@ static void table_gradient(test_device *d, spops_matrix qkv, spops_matrix o, con
         "forward");
     test_expect_ok(d->ctx,
                    spops_attention_execute_backward(d->ctx, patches, q, q, k, v, o, lse, &options,
-                                                    NULL, NULL, NULL, &grad),
+                                                    NULL, NULL, NULL, &grad, NULL, NULL),
                    "backward");
     test_wait(d);
     test_download_i32(d, (int32_t *)(void *)table, found, TABLE_LENGTH);
@@ -910,7 +1290,7 @@ static bool open_small(small_case *s, int backend)
     if (!test_open(&s->d, (spops_backend_kind)backend, LAUNCH_DEFAULT)) return false;
     int32_t *q_offsets = test_upload_i32(&s->d, offsets, 3);
     int32_t *q_rows = test_upload_i32(&s->d, rows, 5);
-    const spops_patch_lists lists = {2, q_offsets, q_rows, NULL, NULL};
+    const spops_patch_lists lists = {2, q_offsets, q_rows, NULL, NULL, 0};
     test_expect_ok(s->d.ctx, spops_patches_create(s->d.ctx, ROWS, &lists, &s->plan), "plan");
     test_free(&s->d, q_offsets), test_free(&s->d, q_rows);
     for (int i = 0; i < BIG; ++i) {
@@ -1001,7 +1381,7 @@ ParameterizedTest(struct backend_param *p, attention, of_no_rows)
     float *table_there = test_upload_f32(&d, ones, 9 * HEADS);
     float *grad_there = test_upload_f32(&d, ones, 9 * HEADS);
     const spops_matrix grad = spops_matrix_dense(grad_there, 9, HEADS, SPOPS_DTYPE_F32);
-    const spops_patch_lists lists = {0, there, NULL, NULL, NULL};
+    const spops_patch_lists lists = {0, there, NULL, NULL, NULL, 0};
     options.heads = HEADS;
     options.bias = &bias;
     bias.coords = spops_matrix_dense(NULL, 0, 3, SPOPS_DTYPE_I32);
@@ -1014,7 +1394,8 @@ ParameterizedTest(struct backend_param *p, attention, of_no_rows)
                    "forward");
     test_expect_ok(d.ctx,
                    spops_attention_execute_backward(d.ctx, plan, none, none, none, none, none, NULL,
-                                                    &options, &none, &none, &none, &grad),
+                                                    &options, &none, &none, &none, &grad, NULL,
+                                                    NULL),
                    "backward");
     test_wait(&d);
     cr_assert(device_download(d.backend, table, grad_there, sizeof table), "%s", device_error());
@@ -1084,7 +1465,7 @@ ParameterizedTest(struct backend_param *p, attention, runs_on_refilled_patches)
         int32_t *arrays[] = {
             test_upload_i32(&s.d, q_offsets[set], 4), test_upload_i32(&s.d, q_rows, 6),
             test_upload_i32(&s.d, k_offsets[set], 4), test_upload_i32(&s.d, k_rows, 9)};
-        const spops_patch_lists lists = {3, arrays[0], arrays[1], arrays[2], arrays[3]};
+        const spops_patch_lists lists = {3, arrays[0], arrays[1], arrays[2], arrays[3], 0};
         spops_patches *made = NULL;
         test_expect_ok(ctx, spops_patches_create(ctx, ROWS, &lists, &made), "create");
         test_expect_ok(ctx, spops_patches_update(ctx, refilled, NULL, &lists), "set");
@@ -1102,7 +1483,7 @@ ParameterizedTest(struct backend_param *p, attention, runs_on_refilled_patches)
             test_expect_ok(ctx,
                            spops_attention_execute_backward(ctx, patches, g, q, q, q, o, s.lse,
                                                             &s.options, &grads[0], &grads[1],
-                                                            &grads[2], NULL),
+                                                            &grads[2], NULL, NULL, NULL),
                            "gradients");
             test_wait(&s.d);
             fetch(&s, s.o, to[0]), fetch(&s, s.lse, to[1]), fetch(&s, s.place, to[2]);
@@ -1136,6 +1517,7 @@ ParameterizedTest(struct backend_param *p, attention, refuses)
     const spops_matrix q = dense(s.q), o = dense(s.o);
     spops_attention_rotary rotary = spops_attention_rotary_default();
     spops_attention_bias bias = spops_attention_bias_default();
+    spops_attention_norm norm = spops_attention_norm_default();
     spops_context *ctx = s.d.ctx;
     spops_matrix m;
 
@@ -1147,9 +1529,9 @@ ParameterizedTest(struct backend_param *p, attention, refuses)
     FORWARD(m, m, m, o, NULL, invalid, "q has 0 columns, expected a multiple of 2 heads");
     m = q, m.cols = COLS - 1;
     FORWARD(m, m, m, o, NULL, invalid, "q has 11 columns, expected a multiple of 2 heads");
-    m = q, m.cols = m.row_stride = 258;
+    m = q, m.cols = m.row_stride = 514;
     FORWARD(m, m, m, o, NULL, SPOPS_STATUS_NOT_SUPPORTED,
-            "q has 129 columns a head, expected 1 to 128");
+            "q has 257 columns a head, expected 1 to 256");
     s.options.qkv_head_stride = DIM - 1;
     FORWARD(q, q, q, o, NULL, invalid, "options->qkv_head_stride is 5, expected 6 to");
     s.options.qkv_head_stride = 3 * DIM;
@@ -1162,9 +1544,13 @@ ParameterizedTest(struct backend_param *p, attention, refuses)
     s.options.tile = 1000;
     FORWARD(q, q, q, o, NULL, invalid, "options->tile is 1000, expected that of a kernel for this");
     s.options.tile = 0;
-    s.options.reserved = 1;
-    FORWARD(q, q, q, o, NULL, invalid, "reserved is 1, expected 0");
-    s.options.reserved = 0;
+    s.options.kv_heads = -1;
+    FORWARD(q, q, q, o, NULL, invalid, "options->kv_heads is -1, expected a divisor of 2 heads");
+    s.options.kv_heads = 4;
+    FORWARD(q, q, q, o, NULL, invalid, "options->kv_heads is 4, expected a divisor of 2 heads");
+    s.options.kv_heads = 1;
+    FORWARD(q, q, q, o, NULL, invalid, "k is [6, 12], expected [6, 6]");
+    s.options.kv_heads = 0;
     s.options.struct_size = 4;
     FORWARD(q, q, q, o, NULL, invalid, "struct_size is 4");
     s.options.struct_size = sizeof s.options;
@@ -1197,10 +1583,27 @@ ParameterizedTest(struct backend_param *p, attention, refuses)
     bias.struct_size = sizeof bias;
     s.options.bias = NULL;
 
+    s.options.norm = &norm;
+    norm.epsilon = -1.0f;
+    FORWARD(q, q, q, o, NULL, invalid, "options->norm->epsilon is -1, expected 0 or more");
+    norm.epsilon = NAN;
+    FORWARD(q, q, q, o, NULL, invalid, "options->norm->epsilon is nan, expected 0 or more");
+    norm.epsilon = 0.0f;
+    norm.q_weight = spops_matrix_dense(s.q, 3, DIM, SPOPS_DTYPE_F32);
+    FORWARD(q, q, q, o, NULL, invalid, "q_weight is [3, 6], expected [2, 6]");
+    norm.q_weight = spops_matrix_dense(s.q, 1, DIM + 1, SPOPS_DTYPE_F32);
+    FORWARD(q, q, q, o, NULL, invalid, "q_weight is [1, 7], expected [1, 6]");
+    norm.q_weight = spops_matrix_dense(NULL, 0, 0, SPOPS_DTYPE_F32);
+    norm.k_weight = spops_matrix_dense(s.q, HEADS, DIM, SPOPS_DTYPE_F16);
+    FORWARD(q, q, q, o, NULL, invalid, "k_weight.dtype is f16");
+    norm.struct_size = 5;
+    FORWARD(q, q, q, o, NULL, invalid, "options->norm: struct_size is 5");
+    s.options.norm = NULL;
+
     m = q, m.dtype = (spops_dtype)77;
     test_expect(ctx,
                 spops_attention_execute_backward(ctx, s.plan, q, m, q, q, q, s.lse, &s.options, &o,
-                                                 NULL, NULL, NULL),
+                                                 NULL, NULL, NULL, NULL, NULL),
                 invalid, "q.dtype is 77, which is no dtype", "no dtype");
     bias.coords.rows = ROWS;
     s.options.bias = &bias;
@@ -1208,7 +1611,7 @@ ParameterizedTest(struct backend_param *p, attention, refuses)
         m = spops_matrix_dense(s.o, 9, HEADS, SPOPS_DTYPE_F32);
         test_expect(ctx,
                     spops_attention_execute_backward(ctx, s.plan, q, q, q, q, q, s.lse, &s.options,
-                                                     NULL, NULL, NULL, &m),
+                                                     NULL, NULL, NULL, &m, NULL, NULL),
                     SPOPS_STATUS_SCRATCH_TOO_SMALL, ": call spops_attention_reserve", "no scratch");
     }
 #undef FORWARD

@@ -89,7 +89,7 @@ static void attend_far(test_device *d, const huge *in, huge *result, const doubl
 {
     static const int32_t offsets[] = {0, 1, 2, 3, 4, 5, 6}, keys[] = {5, 4, 3, 2, 1, 0};
     int32_t *there[] = {test_upload_i32(d, offsets, 7), test_upload_i32(d, keys, 6)};
-    const spops_patch_lists lists = {ROWS, there[0], NULL, there[0], there[1]};
+    const spops_patch_lists lists = {ROWS, there[0], NULL, there[0], there[1], 0};
     guarded lse = guarded_create(d->backend, "lse", ROWS, 1, 0, 0, SPOPS_DTYPE_F32);
     spops_attention_options options = spops_attention_options_default();
     spops_patches *patches = NULL;
@@ -110,7 +110,8 @@ static void attend_far(test_device *d, const huge *in, huge *result, const doubl
     test_expect_ok(d->ctx,
                    spops_attention_execute_backward(d->ctx, patches, in->view, in->view, in->view,
                                                     in->view, in->view, (float *)lse.view.data,
-                                                    &options, NULL, NULL, &result->view, NULL),
+                                                    &options, NULL, NULL, &result->view, NULL, NULL,
+                                                    NULL),
                    "attention, backward");
     test_wait(d);
     expect(result, turned, "gradient of the values");

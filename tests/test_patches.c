@@ -396,7 +396,8 @@ ParameterizedTest(struct launch_param *p, patches, set_on_the_stream)
             free(none);
         }
         b.lists = (spops_patch_lists){shape.max_patches, b.arrays[0], b.arrays[1],
-                                      same ? NULL : b.arrays[2], same ? NULL : b.arrays[3]};
+                                      same ? NULL : b.arrays[2], same ? NULL : b.arrays[3],
+                                      0};
         if (d.launch == LAUNCH_CAPTURED) {
             cr_assert(device_capture_begin(d.stream), "%s", device_error());
             const spops_status status = spops_patches_update(d.ctx, plan, b.num_patches, &b.lists);
@@ -847,7 +848,7 @@ ParameterizedTest(struct backend_param *p, patches, refused)
                                    test_upload_i32(&d, bad[i].q_rows, 5),
                                    test_upload_i32(&d, bad[i].k_offsets, bad[i].k_offsets ? 3 : 0),
                                    test_upload_i32(&d, bad[i].k_rows, bad[i].k_rows ? 5 : 0)};
-        const spops_patch_lists lists = {2, there[0], there[1], there[2], there[3]};
+        const spops_patch_lists lists = {2, there[0], there[1], there[2], there[3], 0};
         test_expect(d.ctx, spops_patches_create(d.ctx, 5, &lists, &plan),
                     SPOPS_STATUS_INVALID_ARGUMENT, bad[i].fragment, bad[i].fragment);
         cr_assert_null(plan);
@@ -855,7 +856,7 @@ ParameterizedTest(struct backend_param *p, patches, refused)
             test_free(&d, there[a]);
     }
     int32_t *const there[2] = {test_upload_i32(&d, offsets, 3), test_upload_i32(&d, rows, 5)};
-    spops_patch_lists lists = {2, there[0], there[1], NULL, NULL};
+    spops_patch_lists lists = {2, there[0], there[1], NULL, NULL, 0};
     spops_patches_capacity shape = spops_patches_capacity_default();
     spops_patches *plan = NULL, *reserved = NULL;
     test_expect(d.ctx, spops_patches_create(d.ctx, -1, &lists, &plan),

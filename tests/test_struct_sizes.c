@@ -534,7 +534,7 @@ Test(struct_sizes, plans_of_another_device)
     const spops_context_options options = good_context();
     const spops_matrix m = points_matrix();
     const spops_point_cloud cloud = {m, NULL, 0};
-    const spops_patch_lists lists = {0, places, NULL, NULL, NULL};
+    const spops_patch_lists lists = {0, places, NULL, NULL, NULL, 0};
     fixture here = open_fixture(), f = here;
     spops_pointconv *conv = NULL;
     spops_pool *pool = NULL;

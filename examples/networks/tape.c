@@ -427,7 +427,7 @@ static spops_status backward_attention(const tape *t, const tape_step *s, spops_
     split(s, to, v_to, grads);
     return spops_attention_execute_backward(t->d->ctx, t->patches[s->plan], g, q[0], q[1], q[2],
                                             tape_value_matrix(t, s->out), s->lse, &o, &grads[0],
-                                            &grads[1], &grads[2], NULL);
+                                            &grads[1], &grads[2], NULL, NULL, NULL);
 }
 
 /* The gradient of `in` to `to`, where there is none yet. */

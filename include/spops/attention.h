@@ -25,9 +25,11 @@ SPOPS_EXTERN_C_BEGIN
  */
 typedef struct spops_attention_rotary {
     size_t struct_size;
-    spops_matrix coords; /* [rows, 3], f32 or i32; one that is not finite gives NaN columns */
+    spops_matrix coords; /* [num_rows, 3], f32 or i32; one that is not finite gives NaN columns */
     float base;          /* more than 0; 0: 10000 */
     int32_t axis_dim;    /* even, at most dim / 3; 0: dim / 3, which must then be even */
+    spops_matrix key_coords; /* [num_key_rows, 3], dtype of coords: of the rows of k; without rows:
+                                coords, where there are as many */
 } spops_attention_rotary;
 
 SPOPS_DEFINE_DEFAULT(spops_attention_rotary)
@@ -40,11 +42,29 @@ SPOPS_DEFINE_DEFAULT(spops_attention_rotary)
  */
 typedef struct spops_attention_bias {
     size_t struct_size;
-    spops_matrix coords; /* [rows, 3] i32 */
-    spops_matrix table;  /* [3 * (2 range + 1), heads] f32, beside rows of f64 f64 */
+    spops_matrix coords;     /* [num_rows, 3] i32 */
+    spops_matrix table;      /* [3 * (2 range + 1), heads] f32, beside rows of f64 f64 */
+    spops_matrix key_coords; /* as spops_attention_rotary has it */
 } spops_attention_bias;
 
 SPOPS_DEFINE_DEFAULT(spops_attention_bias)
+
+/**
+ * RMS norm of every head of q and of k, before they are rotated: column c becomes
+ *
+ *     x[c] / sqrt(mean of x^2 + epsilon) * weight[c]
+ *
+ * Weights are f32, beside rows of f64 f64. A side whose weights have no rows is not normalised. A
+ * head whose squares are beyond f32 becomes 0.
+ */
+typedef struct spops_attention_norm {
+    size_t struct_size;
+    spops_matrix q_weight; /* [heads, dim], or [1, dim] for all heads */
+    spops_matrix k_weight; /* [kv_heads, dim], or [1, dim] */
+    float epsilon;         /* 0 or more, finite; 0: 1e-5 */
+} spops_attention_norm;
+
+SPOPS_DEFINE_DEFAULT(spops_attention_norm)
 
 /** How rows attend to each other. Zero is the default of every field. */
 typedef struct spops_attention_options {
@@ -60,7 +80,9 @@ typedef struct spops_attention_options {
     int32_t
         tile; /* of the kernel on CUDA, by number, as spops_attention_get_tile has it; those of the
                      forward call and of gradients leave each other alone; 0: the measured one */
-    int32_t reserved; /* 0 */
+    int32_t kv_heads; /* of k and v, a divisor of heads: head h of q meets their head h / (heads /
+                         kv_heads); 0: heads */
+    const spops_attention_norm *norm; /* NULL: none */
 } spops_attention_options;
 
 SPOPS_DEFINE_DEFAULT(spops_attention_options)
@@ -73,25 +95,26 @@ SPOPS_DEFINE_DEFAULT(spops_attention_options)
  *     lse[i]  = log(sum over j of exp(s[i, j]))
  *     o[i]    = sum over j of exp(s[i, j] - lse[i]) v[j]
  *
- * with q and k rotated by the rotary embedding. A query without keys, and a row that is no query,
+ * with q and k normalised, and then rotated by the rotary embedding. A query without keys, and a row that is no query,
  * get o = 0 and lse = -infinity.
  *
- * patches   Which rows. Their number of rows is that of every matrix here.
- * q, k, v   [rows, heads * dim], f32 f16 bf16, on the CPU f64, of one dtype; dim is 1 to 128. Each has a row stride
+ * patches   Which rows. num_rows is their number in q, o and lse, num_key_rows in k and v.
+ * q         [num_rows, heads * dim], f32 f16 bf16, on the CPU f64; dim is 1 to 256.
+ * k, v      [num_key_rows, kv_heads * dim], dtype of q. Each of the three has a row stride
  *           of its own: the parts of a packed [rows, 3, heads, dim] are three views with
  *           row_stride 3 * heads * dim. With a head stride, data is the first element, and cols
  *           still heads * dim.
  * options   NULL: defaults.
- * o         [rows, heads * dim], dtype of q. Every row is written. Must not overlap an input.
- * lse       [rows][heads] f32, of f64 f64, or NULL where it is not wanted. Gradients need it.
+ * o         [num_rows, heads * dim], dtype of q. Every row is written. Must not overlap an input.
+ * lse       [num_rows][heads] f32, of f64 f64, or NULL where it is not wanted. Gradients need it.
  *
  * Memory    Where ctx runs. No pointer is kept.
  * Stream    Enqueues on ctx's stream and returns. Allocates nothing, waits for nothing, capturable.
- * Scratch   spops_attention_scratch_bytes, reserved in ctx beforehand. With rotary positions CUDA
- *           keeps copies of q and k in it, in which rows are rotated once, and not again
+ * Scratch   spops_attention_scratch_bytes, reserved in ctx beforehand. With a norm or rotary positions
+ *           CUDA keeps copies of q and k in it, in which rows are rotated once, and not again
  *           for every query that meets them; without, the forward call needs none.
- * Numerics  Logits, softmax and sums in f32; factors of f16 and bf16 as stored, where rotated rows
- *           and the weights exp(..) may be rounded to that dtype again. With SPOPS_MATH_TF32, CUDA
+ * Numerics  Logits, softmax and sums in f32; factors of f16 and bf16 as stored, where normalised and
+ *           rotated rows and the weights exp(..) may be rounded to that dtype again. With SPOPS_MATH_TF32, CUDA
  *           devices of sm_80 and later take the upper 19 bits of the factors of f32 (an error of
  *           2^-10 each); elsewhere, and in 16 bits, it changes nothing. Angles in f32. Rows of f64 have all
  *           of it in f64, but for a scale and a base that are given. Keys in an
@@ -101,8 +124,8 @@ SPOPS_DEFINE_DEFAULT(spops_attention_options)
  *           docs/attention.md has bounds.
  * Errors    INVALID_ARGUMENT (shape, dtype, stride, coordinates, a tile that does not take the
  *           arguments), SCRATCH_TOO_SMALL, NOT_SUPPORTED
- *           (dim of more than 128; on CUDA heads times tiles of 64 rows of more than 2^30, and 16
- *           bits before sm_80), CUDA. After any but CUDA, nothing was enqueued and o is untouched.
+ *           (dim of more than 256; on CUDA heads times tiles of 64 rows of more than 2^30, 16 bits
+ *           before sm_80, and a dim that needs more shared memory than a block has), CUDA. After any but CUDA, nothing was enqueued and o is untouched.
  * Threads   One thread at a time per ctx; patches may be shared.
  * Source    Flash3D, section 4 (rows move once, patches change); FlashAttention-2, Algorithm 1
  *           (softmax while keys stream by).
@@ -113,7 +136,8 @@ SPOPS_API spops_status spops_attention_execute(spops_context *ctx, const spops_p
                                                spops_matrix o, void *lse);
 
 /**
- * Gradients of spops_attention_execute with respect to q, k, v and the table of biases, with
+ * Gradients of spops_attention_execute with respect to q, k, v, the table of biases and the weights of
+ * the norm, with
  * p[i, j] = exp(s[i, j] - lse[i]):
  *
  *     ds[i, j]  = p[i, j] (grad_o[i] . v[j] - grad_o[i] . o[i])
@@ -122,17 +146,19 @@ SPOPS_API spops_status spops_attention_execute(spops_context *ctx, const spops_p
  *     grad_v[j] = sum over i of          p[i, j] grad_o[i]
  *     grad_table[t, h] = sum of ds[i, j] over the pairs that took element t of the table
  *
- * where grad_q and grad_k are rotated back by the rotary embedding. A row that is a key of several
- * patches gets the sum over them.
+ * where grad_q and grad_k are rotated back by the rotary embedding, and go through the norm. A row that
+ * is a key of several patches gets the sum over them, a head of k and v the sum over the heads of q that
+ * meet it.
  *
- * grad_o    [rows, heads * dim], dtype of q. Only rows that are queries are read.
+ * grad_o    [num_rows, heads * dim], dtype of q. Only rows that are queries are read.
  * o, lse    What the forward call gave for these inputs and options.
  * grad_q, grad_k, grad_v
- *           [rows, heads * dim], dtype of q or f32, or NULL. Every row is written: one that is no
+ *           Shapes of q, k and v, dtype of q or f32, or NULL. Every row is written: one that is no
  *           query, or no key, gets 0. The parts of one packed matrix, like q, k and v. Must not
  *           overlap an input.
  * grad_table  [3 * (2 range + 1), heads], dtype of the table, or NULL; options must then have a bias. Elements that
  *           no pair took get 0.
+ * grad_q_weight, grad_k_weight  Shapes and dtype of the weights, or NULL; options must then have them.
  *
  * Queries whose lse is -infinity contribute nothing. On CUDA, a table of more rows than a block can
  * sum (2,000 to 12,000, by device and dtype) has no gradient: NOT_SUPPORTED. The rest as
@@ -143,7 +169,8 @@ SPOPS_API spops_status spops_attention_execute_backward(
     spops_context *ctx, const spops_patches *patches, spops_matrix grad_o, spops_matrix q,
     spops_matrix k, spops_matrix v, spops_matrix o, const void *lse,
     const spops_attention_options *options, const spops_matrix *grad_q, const spops_matrix *grad_k,
-    const spops_matrix *grad_v, const spops_matrix *grad_table);
+    const spops_matrix *grad_v, const spops_matrix *grad_table, const spops_matrix *grad_q_weight,
+    const spops_matrix *grad_k_weight);
 /* clang-format on */
 
 /**

@@ -29,12 +29,15 @@ typedef struct spops_patch_lists {
     const int32_t *query_rows;    /* [query_offsets[num_patches]]; NULL: entry e is row e */
     const int32_t *key_offsets;   /* NULL: the keys of every patch are its queries */
     const int32_t *key_rows;      /* [key_offsets[num_patches]]; NULL: entry e is row e */
+    int64_t num_key_rows; /* rows of K and V, which key_rows name; 0: those of Q and O. Another
+                             number needs key_offsets */
 } spops_patch_lists;
 
 /**
  * Plan patches from the caller's lists.
  *
- * num_rows  Rows that Q, K, V and O will have; 0 to INT32_MAX - 1.
+ * num_rows  Rows that Q and O will have, and K and V where lists->num_key_rows is 0; 0 to
+ *           INT32_MAX - 1.
  * lists     At most INT32_MAX - 1 patches, queries and keys each.
  * out       The plan; NULL after a failure.
  *
@@ -52,13 +55,15 @@ SPOPS_API spops_status spops_patches_create(spops_context *ctx, int64_t num_rows
 /** Capacities of a plan of patches; each 0 to INT32_MAX - 1. */
 typedef struct spops_patches_capacity {
     size_t struct_size; /* sizeof(spops_patches_capacity) */
-    int64_t num_rows;   /* of Q, K, V and O */
+    int64_t num_rows;   /* of Q and O */
     int64_t max_patches;
-    int64_t max_queries;       /* entries of all patches */
-    int64_t max_keys;          /* 0 where `same` is 1 */
-    int32_t same;              /* 1: the keys of every patch are its queries */
-    int32_t reserved;          /* 0 */
-    int64_t max_samples;       /* of clouds and buckets that set it; 0: lists alone set it */
+    int64_t max_queries; /* entries of all patches */
+    int64_t max_keys;    /* 0 where `same` is 1 */
+    int32_t same;        /* 1: the keys of every patch are its queries */
+    int32_t reserved;    /* 0 */
+    int64_t max_samples; /* of clouds and buckets that set it; 0: lists alone set it */
+    int64_t
+        num_key_rows; /* of K and V; 0: num_rows, which it is where `same` is 1 or a cloud sets it */
     spops_plan_memory *memory; /* where the plan lives; NULL: the library's own */
 } spops_patches_capacity;
 
@@ -84,7 +89,8 @@ SPOPS_API spops_status spops_patches_reserve(spops_context *ctx,
  *              NULL: lists->num_patches.
  * lists        lists->num_patches is at most max_patches; its offsets are that long and one more,
  *              and its rows as long as the offsets say, which is at most the capacity.
- *              key_offsets is NULL where `same` is 1, and only there.
+ *              key_offsets is NULL where `same` is 1, and only there; num_key_rows is 0 or that
+ *              of the plan.
  *
  * What spops_patches_create would refuse leaves the plan without patches and sets `refused` of the
  * info; more patches or entries than fit do so too, and set `overflow`.
@@ -258,7 +264,7 @@ SPOPS_API spops_status spops_patches_update_from_buckets(spops_context *ctx, spo
 /** What a plan of patches holds. For one made by reserve it is read from the device. */
 typedef struct spops_patches_info {
     size_t struct_size; /* set by the caller */
-    int64_t num_rows;
+    int64_t num_rows;   /* of Q and O */
     int64_t num_patches, max_patches;
     int64_t num_queries, max_queries;
     int64_t num_keys, max_keys;
@@ -268,6 +274,7 @@ typedef struct spops_patches_info {
     int32_t keys_once;      /* 1: no row is a key twice, whatever is set */
     int32_t refused;        /* 1: the last set had lists that create refuses */
     int32_t overflow;       /* 1: it had more than fits */
+    int64_t num_key_rows;   /* of K and V */
 } spops_patches_info;
 
 SPOPS_DEFINE_DEFAULT(spops_patches_info)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention: which kernel serves a call, and the turned copies of q and k that it reads where there is
-// a rotary embedding.
+// Attention: which kernel serves a call, and the copies of q and k that it reads where there is a norm
+// or a rotary embedding.
 #include <algorithm>
 
 #include "core/memory.h"
@@ -15,19 +15,19 @@ namespace
 
 using namespace spops;
 
-// Where there is a rotary embedding, kernels read turned copies.
 struct forward_workspace {
-    unsigned char *q, *k; // [rows][heads][padded_dim]
+    unsigned char *copies[SPOPS_ATTENTION_NUM_TURNED]; // [rows][heads][padded_dim]
 };
 
 forward_workspace carve_workspace(const spops_attention_scratch_args *a, spops_carver *c)
 {
-    const int64_t rows = a->rotary_pairs > 0 ? a->patches->num_rows : 0;
-    const int64_t cols = (int64_t)a->heads * padded_dim(a->dim);
-    const size_t bytes = spops_dtype_bytes(a->dtype);
+    const int64_t rows[] = {a->patches->num_rows, a->patches->num_key_rows};
+    const int64_t heads[] = {a->heads, a->kv_heads};
     forward_workspace w;
-    w.q = (unsigned char *)spops_carve(c, rows, cols, bytes);
-    w.k = (unsigned char *)spops_carve(c, rows, cols, bytes);
+    for (int side = 0; side < SPOPS_ATTENTION_NUM_TURNED; ++side)
+        w.copies[side] = (unsigned char *)spops_carve(
+            c, attention_copies(*a, side) ? rows[side] : 0, heads[side] * padded_dim(a->dim),
+            spops_dtype_bytes(a->dtype));
     return w;
 }
 
@@ -64,8 +64,8 @@ template <class T> spops_status attend(spops_context *ctx, const spops_attention
     spops_carver carver = {static_cast<char *>(args->workspace), 0};
     const forward_workspace w = carve_workspace(&sizes, &carver);
     attention_params p = {};
-    p.q = turned_rows<T>(args, args->q, w.q);
-    p.k = turned_rows<T>(args, args->k, w.k);
+    p.q = turned_rows<T>(args, SPOPS_ATTENTION_Q, w.copies[SPOPS_ATTENTION_Q]);
+    p.k = turned_rows<T>(args, SPOPS_ATTENTION_K, w.copies[SPOPS_ATTENTION_K]);
     p.v = rows_of_view(args->v);
     p.o = rows_of_view(args->o);
     p.lse = args->lse;
@@ -76,6 +76,7 @@ template <class T> spops_status attend(spops_context *ctx, const spops_attention
     p.num_q_rest = &patches->state->num_q_rest;
     p.heads = args->heads;
     p.dim = args->dim;
+    p.group = args->heads / args->kv_heads;
     p.scale = args->scale * log2_of_e;
     p.pairs = p.dim % 2 == 0 && is_aligned(p.o, 2 * (int)sizeof(T));
     p.bias = args->bias;
@@ -84,8 +85,11 @@ template <class T> spops_status attend(spops_context *ctx, const spops_attention
 
     const int32_t tile = tile_of<T>(ctx, &sizes, sm90_takes(p));
     if (tile == 0) return no_attention_tile(ctx, "attention_execute", args->tile);
-    SPOPS_TRY(turn_rows<T>(ctx, args, p.q, p.k));
     const bool sm90 = attention_kernel_of(tile) == SPOPS_ATTENTION_SM90;
+    if (!sm90)
+        SPOPS_TRY(check_attention_shared(ctx, "attention_execute", p.dim,
+                                         attention_of_tile<T>(tile).shared_bytes));
+    SPOPS_TRY(turn_rows<T>(ctx, args, p.q, p.k));
     const int size = sm90 ? SPOPS_PATCH_TILE_128 : SPOPS_PATCH_TILE_64;
     p.tiles = reinterpret_cast<const int4 *>(patches->q_tiles[size]);
     p.num_tiles = &patches->state->num_q_tiles[size];

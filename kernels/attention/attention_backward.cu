@@ -19,18 +19,25 @@ using namespace spops;
 
 // Arrays that are not needed are NULL.
 struct backward_workspace {
-    float *lse, *delta;              // [heads][queries]
-    unsigned char *q, *k;            // turned: [rows][heads][padded_dim]
-    float *grad_q, *grad_k, *grad_v; // [entries][heads * dim]
-    float *table_parts;              // [tiles][heads][bins]
+    float *lse, *delta;                                // [heads][queries]
+    unsigned char *copies[SPOPS_ATTENTION_NUM_TURNED]; // [rows][heads][padded_dim]
+    float *grad_q, *grad_k, *grad_v;                   // [entries][heads * dim]
+    float *table_parts;                                // [tiles][heads][bins]
+    float *weights[SPOPS_ATTENTION_NUM_TURNED];        // [attention_norm_blocks][heads][dim]
 };
+
+// Blocks of attention_norm_finish_kernel to a head.
+constexpr int64_t attention_norm_blocks = 128;
 
 backward_workspace carve_workspace(const spops_attention_scratch_args *a, spops_carver *c)
 {
     const spops_patch_arrays *patches = a->patches;
-    const int64_t cols = (int64_t)a->heads * a->dim,
-                  padded = (int64_t)a->heads * padded_dim(a->dim);
-    const bool turned = a->rotary_pairs > 0, sums = !patches->keys_once;
+    const int64_t cols = (int64_t)a->heads * a->dim;
+    const int64_t rows[] = {patches->num_rows, patches->num_key_rows};
+    const int64_t heads[] = {a->heads, a->kv_heads};
+    const bool sums = !patches->keys_once || a->kv_heads < a->heads;
+    const bool turned[] = {attention_copies(*a, SPOPS_ATTENTION_Q),
+                           attention_copies(*a, SPOPS_ATTENTION_K)};
     const size_t bytes = spops_dtype_bytes(a->dtype);
     const int64_t parts = a->dtype == SPOPS_DTYPE_F32 ? attention_blocks_of_tile<float>
                                                       : attention_blocks_of_tile<f16>;
@@ -40,10 +47,15 @@ backward_workspace carve_workspace(const spops_attention_scratch_args *a, spops_
     backward_workspace w = {};
     w.lse = (float *)carve(true, patches->max_queries, a->heads, sizeof(float));
     w.delta = (float *)carve(true, patches->max_queries, a->heads, sizeof(float));
-    w.q = (unsigned char *)carve(turned, patches->num_rows, padded, bytes);
-    w.k = (unsigned char *)carve(turned, patches->num_rows, padded, bytes);
-    w.grad_q = (float *)carve(turned, patches->max_queries, cols, sizeof(float));
-    w.grad_k = (float *)carve(turned || sums, patches->max_keys, cols, sizeof(float));
+    for (int side = 0; side < SPOPS_ATTENTION_NUM_TURNED; ++side) {
+        w.copies[side] = (unsigned char *)carve(turned[side], rows[side],
+                                                heads[side] * padded_dim(a->dim), bytes);
+        w.weights[side] = (float *)carve(a->norms[side], attention_norm_blocks,
+                                         heads[side] * a->dim, sizeof(float));
+    }
+    w.grad_q = (float *)carve(turned[SPOPS_ATTENTION_Q], patches->max_queries, cols, sizeof(float));
+    w.grad_k =
+        (float *)carve(turned[SPOPS_ATTENTION_K] || sums, patches->max_keys, cols, sizeof(float));
     w.grad_v = (float *)carve(sums, patches->max_keys, cols, sizeof(float));
     if (a->bias_range >= 0)
         w.table_parts =
@@ -74,8 +86,10 @@ template <class T> struct backward_call {
     backward_call(spops_context *context, const spops_attention_backward_args *arguments,
                   const backward_workspace &workspace)
         : ctx(context), args(arguments), patches(arguments->forward.patches), w(workspace),
-          q(turned_rows<T>(&arguments->forward, arguments->forward.q, workspace.q)),
-          k(turned_rows<T>(&arguments->forward, arguments->forward.k, workspace.k)),
+          q(turned_rows<T>(&arguments->forward, SPOPS_ATTENTION_Q,
+                           workspace.copies[SPOPS_ATTENTION_Q])),
+          k(turned_rows<T>(&arguments->forward, SPOPS_ATTENTION_K,
+                           workspace.copies[SPOPS_ATTENTION_K])),
           v(rows_of_view(arguments->forward.v)), grad_o(rows_of_view(arguments->grad_o)),
           sizes(spops_attention_scratch_args_of(&arguments->forward, true))
     {
@@ -123,13 +137,16 @@ template <class T> struct backward_call {
         p.own_second = keys ? v : grad_o;
         p.streamed_first = keys ? q : k;
         p.streamed_second = keys ? grad_o : v;
-        p.grad_first = result(keys ? args->grad_k : args->grad_q, keys ? w.grad_k : w.grad_q);
-        if (keys) p.grad_second = result(args->grad_v, w.grad_v);
+        p.grad_first = result(keys ? args->grad_k : args->grad_q, keys ? w.grad_k : w.grad_q,
+                              wants(keys ? SPOPS_ATTENTION_K : SPOPS_ATTENTION_Q));
+        if (keys) p.grad_second = result(args->grad_v, w.grad_v, args->grad_v.data != nullptr);
         p.lse = w.lse;
         p.delta = w.delta;
         p.query_entries = patches->max_queries;
         p.heads = a->heads;
         p.dim = a->dim;
+        p.own_group = keys ? a->heads / a->kv_heads : 1;
+        p.streamed_group = keys ? 1 : a->heads / a->kv_heads;
         p.scale = a->scale;
         p.scale_log2 = a->scale * log2_of_e;
         p.wide = a->dim * (int)sizeof(T) % 16 == 0 && is_aligned(q, 16) && is_aligned(k, 16) &&
@@ -138,10 +155,16 @@ template <class T> struct backward_call {
         if (!keys && args->grad_table != nullptr) p.table_parts = w.table_parts;
         return p;
     }
-    // Where a kernel writes: to the caller's rows, or what another pass makes them of.
-    attention_result result(const spops_attention_view &view, float *parts) const
+    // grad_q or grad_k, or the gradient of weights that follows from it.
+    bool wants(int side) const
     {
-        if (view.data == nullptr || parts == nullptr) return result_of(view, args->forward.dim);
+        const spops_attention_view &view = side == SPOPS_ATTENTION_Q ? args->grad_q : args->grad_k;
+        return view.data != nullptr || args->grad_weights[side] != nullptr;
+    }
+    // Where a kernel writes: to the caller's rows, or what another pass makes them of.
+    attention_result result(const spops_attention_view &view, float *parts, bool wanted) const
+    {
+        if (!wanted || parts == nullptr) return result_of(view, args->forward.dim);
         const int64_t dim = args->forward.dim;
         return {parts, args->forward.heads * dim, dim, true, true, dim % 8 == 0};
     }
@@ -172,8 +195,29 @@ template <class T> struct backward_call {
         const attention_backward_kernel kernel = attention_backward_of_tile<T>(tiles[side]);
         return launch_preparing<AFTER_PREVIOUS>(
             ctx, "attention_execute_backward: launch", kernel.run[side],
-            dim3((unsigned)(max_tiles * kernel.blocks_of_tile * p.heads)), kernel.threads,
-            kernel.shared_bytes(p), p);
+            dim3((unsigned)(max_tiles * kernel.blocks_of_tile * p.heads),
+                 kernel.splits && side == OWN_KEYS ? 2 : 1),
+            kernel.threads, kernel.shared_bytes(p), p);
+    }
+
+    attention_finish_params finish_params(const spops_attention_view &view, const float *parts,
+                                          bool keys) const
+    {
+        const spops_attention_args &a = args->forward;
+        attention_finish_params f = {};
+        f.parts = parts;
+        f.rows = keys ? patches->k_rows : patches->q_rows;
+        f.num_entries = keys ? &patches->state->num_keys : &patches->state->num_queries;
+        if (keys && !patches->keys_once) {
+            f.offsets = patches->key_offsets;
+            f.entries = patches->key_entries;
+        }
+        f.num_rows = (int)patches->num_key_rows;
+        f.to = result_of(view, a.dim);
+        f.heads = keys ? a.kv_heads : a.heads;
+        f.group = keys ? a.heads / a.kv_heads : 1;
+        f.dim = a.dim;
+        return f;
     }
 
     // From parts by entry to the caller's rows.
@@ -182,31 +226,58 @@ template <class T> struct backward_call {
     {
         if (view.data == nullptr || parts == nullptr) return SPOPS_STATUS_OK;
         const bool sums = keys && !patches->keys_once;
-        attention_finish_params f = {};
-        f.parts = parts;
-        f.rows = keys ? patches->k_rows : patches->q_rows;
-        f.num_entries = keys ? &patches->state->num_keys : &patches->state->num_queries;
-        if (sums) {
-            f.offsets = patches->key_offsets;
-            f.entries = patches->key_entries;
+        attention_finish_params f = finish_params(view, parts, keys);
+        if (turned) {
+            f.rotary = args->forward.rotary;
+            f.coords = coords_of_side(f.rotary, keys ? SPOPS_ATTENTION_K : SPOPS_ATTENTION_Q);
         }
-        f.num_rows = (int)patches->num_rows;
-        f.to = result_of(view, args->forward.dim);
-        f.heads = args->forward.heads;
-        f.dim = args->forward.dim;
-        if (turned) f.rotary = args->forward.rotary;
         const bool by_two = f.to.wide && f.rotary.pairs % 2 == 0;
         return launch(ctx, "attention_execute_backward: finish",
                       by_two ? attention_finish_kernel<T, 2> : attention_finish_kernel<T, 1>,
                       blocks_of_warps(ctx,
-                                      sums   ? patches->num_rows
+                                      sums   ? patches->num_key_rows
                                       : keys ? patches->max_keys
                                              : patches->max_queries,
                                       attention_pass_threads),
                       attention_pass_threads, f);
     }
 
-    spops_status zero(const int *rows, const int *num, const spops_attention_view &a,
+    // The same of q or k; where they are normalised, through the norm.
+    spops_status finish_turned(int side)
+    {
+        const bool keys = side == SPOPS_ATTENTION_K;
+        const spops_attention_args &a = args->forward;
+        const spops_attention_view &view = keys ? args->grad_k : args->grad_q;
+        const float *const parts = keys ? w.grad_k : w.grad_q;
+        if (!sizes.norms[side]) return finish(view, parts, keys, a.rotary.coords != nullptr);
+        if (!wants(side)) return SPOPS_STATUS_OK;
+        attention_finish_params f = finish_params(view, parts, keys);
+        f.rotary = a.rotary;
+        f.coords = coords_of_side(f.rotary, side);
+        f.from = rows_of_view(keys ? a.k : a.q);
+        f.norm = a.norms[side];
+        f.epsilon = a.epsilon;
+        f.weights = w.weights[side];
+        SPOPS_TRY(launch(
+            ctx, "attention_execute_backward: norm",
+            a.dim <= 128 ? attention_norm_finish_kernel<T, 4> : attention_norm_finish_kernel<T, 8>,
+            dim3((unsigned)attention_norm_blocks, (unsigned)f.heads), attention_pass_threads, f));
+        if (args->grad_weights[side] == nullptr) return SPOPS_STATUS_OK;
+        const bool own = f.norm.stride != 0; // a head has weights of its own
+        attention_table_params t = {};
+        t.parts = f.weights;
+        t.parts_of_tile = (int)attention_norm_blocks * (own ? 1 : f.heads);
+        t.heads = own ? f.heads : 1;
+        t.bins = f.dim;
+        t.to = args->grad_weights[side];
+        t.stride = 1;
+        t.head_stride = args->grad_weights_strides[side];
+        return launch(ctx, "attention_execute_backward: weights", attention_table_kernel,
+                      dim3((unsigned)((t.bins + 31) / 32), (unsigned)t.heads),
+                      attention_pass_threads, t);
+    }
+
+    spops_status zero(const int *rows, const int *num, int heads, const spops_attention_view &a,
                       const spops_attention_view *b)
     {
         attention_zero_params z = {};
@@ -214,11 +285,12 @@ template <class T> struct backward_call {
         z.num = num;
         z.to[0] = result_of(a, args->forward.dim);
         if (b != nullptr) z.to[1] = result_of(*b, args->forward.dim);
-        z.heads = args->forward.heads;
+        z.heads = heads;
         z.dim = args->forward.dim;
         if (z.to[0].data == nullptr && z.to[1].data == nullptr) return SPOPS_STATUS_OK;
         return launch(ctx, "attention_execute_backward: rows without entries",
-                      attention_zero_kernel<T>, blocks_of_rows(ctx, patches->num_rows),
+                      attention_zero_kernel<T>,
+                      blocks_of_rows(ctx, std::max(patches->num_rows, patches->num_key_rows)),
                       attention_pass_threads, z);
     }
 
@@ -232,6 +304,7 @@ template <class T> struct backward_call {
         t.bins = spops_attention_table_rows(args->forward.bias.range);
         t.to = args->grad_table;
         t.stride = args->grad_table_stride;
+        t.head_stride = 1;
         return launch(ctx, "attention_execute_backward: table", attention_table_kernel,
                       dim3((unsigned)((t.bins + 31) / 32), (unsigned)t.heads),
                       attention_pass_threads, t);
@@ -252,6 +325,12 @@ template <class T> struct backward_call {
         if (tiles[OWN_KEYS] == 0 || tiles[OWN_QUERIES] == 0)
             return no_attention_tile(ctx, "attention_execute_backward", sizes.tile);
         const attention_backward_params p = params(OWN_QUERIES, SPOPS_PATCH_TILE_64);
+        for (const attention_side side : {OWN_KEYS, OWN_QUERIES})
+            if (attention_kernel_of(tiles[side]) != SPOPS_ATTENTION_SM90)
+                SPOPS_TRY(check_attention_shared(
+                    ctx, "attention_execute_backward", p.dim,
+                    attention_backward_of_tile<T>(tiles[side])
+                        .shared_bytes(params(OWN_KEYS, SPOPS_PATCH_TILE_64)))); // without a table
         if (args->grad_table != nullptr &&
             attention_backward_of_tile<T>(tiles[OWN_QUERIES]).shared_bytes(p) >
                 (size_t)ctx->block_shared_bytes)
@@ -265,21 +344,21 @@ template <class T> struct backward_call {
 
     spops_status run()
     {
-        const bool turned = args->forward.rotary.coords != nullptr;
         SPOPS_TRY(check());
         SPOPS_TRY(delta());
         SPOPS_TRY(turn_rows<T>(ctx, &args->forward, q, k));
-        if (args->grad_k.data != nullptr || args->grad_v.data != nullptr) {
+        if (wants(SPOPS_ATTENTION_K) || args->grad_v.data != nullptr) {
             SPOPS_TRY(products(OWN_KEYS));
-            SPOPS_TRY(finish(args->grad_k, w.grad_k, true, turned));
+            SPOPS_TRY(finish_turned(SPOPS_ATTENTION_K));
             SPOPS_TRY(finish(args->grad_v, w.grad_v, true, false));
-            SPOPS_TRY(
-                zero(patches->k_rest, &patches->state->num_k_rest, args->grad_k, &args->grad_v));
+            SPOPS_TRY(zero(patches->k_rest, &patches->state->num_k_rest, args->forward.kv_heads,
+                           args->grad_k, &args->grad_v));
         }
-        if (args->grad_q.data != nullptr || args->grad_table != nullptr) {
+        if (wants(SPOPS_ATTENTION_Q) || args->grad_table != nullptr) {
             SPOPS_TRY(products(OWN_QUERIES));
-            SPOPS_TRY(finish(args->grad_q, w.grad_q, false, turned));
-            SPOPS_TRY(zero(patches->q_rest, &patches->state->num_q_rest, args->grad_q, nullptr));
+            SPOPS_TRY(finish_turned(SPOPS_ATTENTION_Q));
+            SPOPS_TRY(zero(patches->q_rest, &patches->state->num_q_rest, args->forward.heads,
+                           args->grad_q, nullptr));
         }
         return args->grad_table != nullptr ? table() : SPOPS_STATUS_OK;
     }

@@ -9,6 +9,13 @@
 namespace spops
 {
 
+// Coordinates of an own row, or of a streamed one; what stands at -1 is not used.
+template <attention_side SIDE, bool OWN>
+__device__ __forceinline__ int3 side_coords(const spops_attention_bias_args &bias, int row)
+{
+    return (SIDE == OWN_KEYS) == OWN ? key_coords_of(bias, row) : query_coords(bias, row);
+}
+
 // Pairs of ROWS own rows and COLS streamed ones.
 template <int ROWS, int COLS> struct attention_pairs {
     static constexpr int line = COLS + 4;

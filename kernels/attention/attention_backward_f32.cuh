@@ -70,6 +70,7 @@ __global__ void __launch_bounds__(P::threads)
     tile.y += part;
     tile.z = max(tile.z - part, 0);
     const int num_streamed = tile.z > 0 ? tile.w : 0;
+    const int own_head = head / p.own_group, streamed_head = head / p.streamed_group;
     const int *const own_rows = p.own_rows + tile.y;
     const int *const streamed_rows = p.streamed_rows + __ldg(p.streamed_offsets + tile.x);
     const int64_t first_query =
@@ -85,22 +86,22 @@ __global__ void __launch_bounds__(P::threads)
     const bool biased = p.bias.table != nullptr;
     const bool tabled = SIDE == OWN_QUERIES && p.table_parts != nullptr;
 
-    load_lines<P>(own_first, p.own_first, head, own_rows, tile.z, p.dim);
-    load_lines<P>(own_second, p.own_second, head, own_rows, tile.z, p.dim);
+    load_lines<P>(own_first, p.own_first, own_head, own_rows, tile.z, p.dim);
+    load_lines<P>(own_second, p.own_second, own_head, own_rows, tile.z, p.dim);
     if (tabled) table.clear();
     const int own = (int)threadIdx.x / 8, lane = (int)threadIdx.x % 8;
     const bool there = own < tile.z;
     if (biased && (int)threadIdx.x < N)
-        pairs.own[threadIdx.x] =
-            bias_coords(p.bias, (int)threadIdx.x < tile.z ? __ldg(own_rows + threadIdx.x) : -1);
+        pairs.own[threadIdx.x] = side_coords<SIDE, true>(
+            p.bias, (int)threadIdx.x < tile.z ? __ldg(own_rows + threadIdx.x) : -1);
     const int sum_col = (int)threadIdx.x % P::DIM, sum_row = (int)threadIdx.x / P::DIM * P::ROWS;
     float grad_first[P::ROWS] = {}, grad_second[SIDE == OWN_KEYS ? P::ROWS : 1] = {};
     for (int from = 0; from < num_streamed; from += N) {
         const int left = min(num_streamed - from, N);
-        load_lines<P>(first, p.streamed_first, head, streamed_rows + from, left, p.dim);
-        load_lines<P>(second, p.streamed_second, head, streamed_rows + from, left, p.dim);
+        load_lines<P>(first, p.streamed_first, streamed_head, streamed_rows + from, left, p.dim);
+        load_lines<P>(second, p.streamed_second, streamed_head, streamed_rows + from, left, p.dim);
         if (biased && (int)threadIdx.x < N)
-            pairs.streamed[threadIdx.x] = bias_coords(
+            pairs.streamed[threadIdx.x] = side_coords<SIDE, false>(
                 p.bias, (int)threadIdx.x < left ? __ldg(streamed_rows + from + threadIdx.x) : -1);
         __syncthreads();
         if (biased) tile_of_biases<SIDE>(pairs, p.bias, head);

@@ -14,6 +14,7 @@ struct attention_backward_kernel {
     void (*run[2])(attention_backward_params); // by attention_side
     unsigned threads;
     int blocks_of_tile; // each with a part of grad_table
+    bool splits;        // of keys, grad_first and grad_second have blocks of their own
     size_t rows_bytes;  // of shared memory
     size_t pairs_bytes; // besides, where there are biases
 

@@ -44,9 +44,10 @@ struct attention_backward_params {
     const float *lse;   // [heads][query_entries], times log2(e); infinity where nothing counts
     const float *delta; // the same: sums of grad_o * o
     int64_t query_entries;
-    int heads, dim;
-    float scale, scale_log2; // scale_log2: times log2(e)
-    bool wide;               // rows of all heads begin on 16 bytes, and dim is a multiple of 8
+    int heads, dim;                // heads of q, which results of keys have too
+    int own_group, streamed_group; // heads of q that meet one of these rows
+    float scale, scale_log2;       // scale_log2: times log2(e)
+    bool wide; // rows of all heads begin on 16 bytes, and dim is a multiple of 8
     spops_attention_bias_args bias;
     float *table_parts; // [tiles][heads][rows of the table]: a block's part of grad_table, or null
 };

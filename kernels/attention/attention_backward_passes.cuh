@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What goes before and after the products of the gradients of attention: log-sum-exp and sums of
-// grad_o * o by entry; sums over the entries of a row, turned back; rows without entries;
-// the sum of parts of a table.
+// grad_o * o by entry; sums over the entries of a row, turned back, and through the norm; rows without
+// entries; the sum of parts of a table.
 #ifndef SPOPS_KERNELS_ATTENTION_ATTENTION_BACKWARD_PASSES_CUH
 #define SPOPS_KERNELS_ATTENTION_ATTENTION_BACKWARD_PASSES_CUH
 
@@ -103,15 +103,22 @@ __global__ void __launch_bounds__(attention_pass_threads)
     }
 }
 
-// Sums over the entries of each row, by ascending entry, turned back where pairs are turned.
+// Sums over the entries of each row, by ascending entry, and the heads of q that meet one of the row,
+// turned back where pairs are turned.
 struct attention_finish_params {
-    const float *parts;            // [entries][heads * dim]
+    const float *parts;            // [entries][heads][group][dim]
     const int *rows, *num_entries; // one entry a row: that of each entry
     const int *offsets, *entries;  // else: of each row
     int num_rows;
     attention_result to;
-    int heads, dim;
+    int heads, group, dim;              // heads of the row, each of `group`
     spops_attention_rotary_args rotary; // with 0 pairs: nothing is turned
+    attention_coords coords;
+    // Where rows are normalised: the rows, and the gradient of the weights of a block [blocks][heads][dim].
+    attention_rows from;
+    spops_attention_norm_args norm;
+    float epsilon;
+    float *weights;
 };
 
 // A warp has a row.
@@ -120,7 +127,8 @@ __global__ void __launch_bounds__(attention_pass_threads)
     attention_finish_kernel(const __grid_constant__ attention_finish_params p)
 {
     const bool sums = p.offsets != nullptr;
-    const int cols = p.heads * p.dim, pairs = p.rotary.pairs, items = (p.dim - 3 * pairs) / WIDTH;
+    const int cols = p.heads * p.group * p.dim, pairs = p.rotary.pairs,
+              items = (p.dim - 3 * pairs) / WIDTH;
     const int num = sums ? p.num_rows : *p.num_entries;
     const int warps = (int)gridDim.x * attention_pass_threads / 32;
     for (int i = (int)threadIdx.x % 32; i < turn_lanes(items); i += 32) {
@@ -131,15 +139,17 @@ __global__ void __launch_bounds__(attention_pass_threads)
             const int begin = sums ? __ldg(p.offsets + n) : n;
             const int end = sums ? __ldg(p.offsets + n + 1) : n + 1;
             float sine[WIDTH], cosine[WIDTH];
-            lane.angles_of(p.rotary, row, sine, cosine);
+            lane.angles_of(p.coords, row, sine, cosine);
 #pragma unroll 4
             for (int h = lane.head; h < p.heads; h += lane.heads_at_once) {
-                const float *const from = p.parts + h * p.dim + lane.col;
+                const float *const from = p.parts + (int64_t)h * p.group * p.dim + lane.col;
                 float u[WIDTH] = {}, v[WIDTH] = {};
                 for (int e = begin; e < end; ++e) {
                     const int64_t at = (int64_t)(sums ? __ldg(p.entries + e) : e) * cols;
-                    add_columns(u, from + at);
-                    if (lane.turns) add_columns(v, from + at + pairs);
+                    for (int j = 0; j < p.group; ++j) {
+                        add_columns(u, from + at + j * p.dim);
+                        if (lane.turns) add_columns(v, from + at + j * p.dim + pairs);
+                    }
                 }
                 if (lane.turns) {
 #pragma unroll
@@ -153,6 +163,80 @@ __global__ void __launch_bounds__(attention_pass_threads)
                 store_result<T>(p.to, row, h, lane.col, u);
             }
         }
+    }
+}
+
+// The same of rows that the norm has made. A warp has a row, of the head of its block; a block's share of
+// the gradient of the weights is the sum of those of its warps. A head whose gradient is 0 stays 0
+// whatever the row holds.
+template <class T, int PARTS>
+__global__ void __launch_bounds__(attention_pass_threads)
+    attention_norm_finish_kernel(const __grid_constant__ attention_finish_params p)
+{
+    constexpr int num_warps = attention_pass_threads / 32;
+    __shared__ float lines[num_warps][32 * PARTS];
+    const bool sums = p.offsets != nullptr;
+    const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, h = (int)blockIdx.y;
+    const int num = sums ? p.num_rows : *p.num_entries;
+    const int64_t cols = (int64_t)p.heads * p.group * p.dim;
+    float weight[PARTS] = {}, grad_weight[PARTS] = {};
+    load_norm_row(weight, p.norm.weights + h * p.norm.stride, p.dim, lane);
+    for (int n = (int)blockIdx.x * num_warps + warp; n < num; n += (int)gridDim.x * num_warps) {
+        const int64_t row = sums ? n : __ldg(p.rows + n);
+        const int begin = sums ? __ldg(p.offsets + n) : n;
+        const int end = sums ? __ldg(p.offsets + n + 1) : n + 1;
+        float g[PARTS] = {}, x[PARTS];
+        for (int e = begin; e < end; ++e) {
+            const int64_t at = (sums ? __ldg(p.entries + e) : e) * cols;
+            for (int j = 0; j < p.group; ++j) {
+                load_norm_row(x, p.parts + at + (h * p.group + j) * p.dim, p.dim, lane);
+#pragma unroll
+                for (int i = 0; i < PARTS; ++i)
+                    g[i] += x[i];
+            }
+        }
+        attention_norm_lane<PARTS> turned;
+        turned.find(p.rotary, p.coords, row, true, lane);
+        turned.turn(g, lines[warp], lane);
+        bool is_zero = true;
+#pragma unroll
+        for (int i = 0; i < PARTS; ++i)
+            is_zero = is_zero && g[i] == 0.0f;
+        float factor = 0.0f, slope[PARTS] = {};
+        if (!__all_sync(~0u, is_zero)) {
+            load_norm_row(x, reinterpret_cast<const T *>(p.from.of_head(h) + row * p.from.row),
+                          p.dim, lane);
+            factor = norm_factor(x, p.dim, p.epsilon);
+            float sum = 0.0f;
+#pragma unroll
+            for (int i = 0; i < PARTS; ++i) {
+                x[i] *= factor;
+                grad_weight[i] += g[i] * x[i];
+                slope[i] = g[i] * weight[i];
+                sum += slope[i] * x[i];
+            }
+            sum = sum_of_warp(sum) / (float)p.dim;
+#pragma unroll
+            for (int i = 0; i < PARTS; ++i)
+                slope[i] = factor * (slope[i] - x[i] * sum);
+        }
+#pragma unroll
+        for (int i = 0; i < PARTS; ++i) {
+            const float one[1] = {slope[i]};
+            if (p.to.data != nullptr && lane + 32 * i < p.dim)
+                store_result<T>(p.to, row, h, lane + 32 * i, one);
+        }
+    }
+    __syncwarp();
+#pragma unroll
+    for (int i = 0; i < PARTS; ++i)
+        lines[warp][lane + 32 * i] = grad_weight[i];
+    __syncthreads();
+    for (int c = (int)threadIdx.x; c < p.dim; c += attention_pass_threads) {
+        float sum = 0.0f;
+        for (int w = 0; w < num_warps; ++w)
+            sum += lines[w][c];
+        p.weights[((int64_t)blockIdx.x * p.heads + h) * p.dim + c] = sum;
     }
 }
 
@@ -179,14 +263,14 @@ __global__ void __launch_bounds__(attention_pass_threads)
     }
 }
 
-// ---- The table of biases ------------------------------------------------------------------------
+// ---- Sums of parts: the table of biases, weights of norms ----------------------------------------
 
 struct attention_table_params {
-    const float *parts; // [parts][heads][bins]
-    const int *num_tiles;
+    const float *parts;   // [parts][heads][bins]
+    const int *num_tiles; // null: one
     int parts_of_tile, heads, bins;
     float *to;
-    int64_t stride; // of its lines
+    int64_t stride, head_stride; // from a bin to the next, and from a head
 };
 
 // 32 bins of a head: a warp sums every eighth part, and the sums of the warps are added in order.
@@ -197,7 +281,7 @@ __global__ void __launch_bounds__(attention_pass_threads)
     __shared__ float sums[warps][32];
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32;
     const int bin = (int)blockIdx.x * 32 + lane, head = (int)blockIdx.y;
-    const int parts = *p.num_tiles * p.parts_of_tile;
+    const int parts = (p.num_tiles != nullptr ? *p.num_tiles : 1) * p.parts_of_tile;
     float sum = 0.0f;
     if (bin < p.bins) {
 #pragma unroll 4
@@ -210,7 +294,7 @@ __global__ void __launch_bounds__(attention_pass_threads)
 #pragma unroll
     for (int w = 1; w < warps; ++w)
         sum += sums[w][lane];
-    p.to[bin * p.stride + head] = sum;
+    p.to[bin * p.stride + head * p.head_stride] = sum;
 }
 
 } // namespace spops

@@ -22,6 +22,7 @@ template <class T, int DIM> static attention_backward_kernel sm80_of_dim()
              attention_backward_sm80_kernel<P, OWN_QUERIES>},
             (unsigned)P::threads,
             1,
+            P::splits,
             (size_t)P::shared_bytes,
             sizeof(typename P::pairs)};
 }
@@ -34,6 +35,7 @@ template <int DIM> static attention_backward_kernel f32_of_dim()
         {attention_backward_f32_kernel<P, OWN_KEYS>, attention_backward_f32_kernel<P, OWN_QUERIES>},
         (unsigned)P::threads,
         P::blocks_of_tile,
+        false,
         P::shared_bytes + sizeof(typename P::pairs), // whose tile has slopes
         0};
 }

@@ -3,7 +3,8 @@
 // up to DIM, rows of any alignment, biases. attention_backward_params.cuh has the form of the sums.
 //
 // One block, 64 own rows and one head: 4 warps of 16 rows. Streamed rows go through two stages of
-// shared memory.
+// shared memory. The sums of keys of more than 128 columns do not fit the registers: blocks with
+// blockIdx.y 0 have those of grad_first, the others those of grad_second.
 #ifndef SPOPS_KERNELS_ATTENTION_ATTENTION_BACKWARD_SM80_CUH
 #define SPOPS_KERNELS_ATTENTION_ATTENTION_BACKWARD_SM80_CUH
 
@@ -21,6 +22,7 @@ template <class T_, int DIM_> struct attention_backward_sm80_policy {
     static constexpr int streamed_bytes = tile_bytes<T, streamed, DIM>;
     static constexpr int stage_bytes = 2 * streamed_bytes + 2 * streamed * 4; // with lse, delta
     static constexpr int shared_bytes = 2 * own_bytes + stages * stage_bytes;
+    static constexpr bool splits = DIM > 128;
     typedef attention_pairs<own, streamed> pairs; // after that where there are biases, and then
                                                   // the table (attention_table)
 };
@@ -34,8 +36,12 @@ __global__ void __launch_bounds__(P::threads)
     constexpr int D = P::DIM, S = P::streamed;
     const int number = (int)blockIdx.x / p.heads, head = (int)blockIdx.x % p.heads;
     if (number >= *p.num_tiles) return;
+    constexpr bool splits = SIDE == OWN_KEYS && P::splits;
+    const bool of_second = splits && blockIdx.y == 1;
+    if (splits && (of_second ? p.grad_second : p.grad_first).data == nullptr) return;
     const int4 tile = __ldg(p.tiles + number);
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, q = lane % 4;
+    const int own_head = head / p.own_group, streamed_head = head / p.streamed_group;
     const int num_streamed = tile.w;
     const int *const own_rows = p.own_rows + tile.y;
     const int *const streamed_rows = p.streamed_rows + __ldg(p.streamed_offsets + tile.x);
@@ -57,9 +63,10 @@ __global__ void __launch_bounds__(P::threads)
         const uint32_t to = shared_address(stage);
         const int *const rows = streamed_rows + step * S;
         const int left = min(num_streamed - step * S, S), t = (int)threadIdx.x;
-        load_tile<T, S, D, P::threads>(to, p.streamed_first.of_head(head), p.streamed_first.row,
-                                       rows, left, p.dim, p.wide);
-        load_tile<T, S, D, P::threads>(to + P::streamed_bytes, p.streamed_second.of_head(head),
+        load_tile<T, S, D, P::threads>(to, p.streamed_first.of_head(streamed_head),
+                                       p.streamed_first.row, rows, left, p.dim, p.wide);
+        load_tile<T, S, D, P::threads>(to + P::streamed_bytes,
+                                       p.streamed_second.of_head(streamed_head),
                                        p.streamed_second.row, rows, left, p.dim, p.wide);
         close_copies();
         float *const scalars = reinterpret_cast<float *>(stage + 2 * P::streamed_bytes);
@@ -68,17 +75,17 @@ __global__ void __launch_bounds__(P::threads)
             scalars[S + t] = delta[step * S + t];
         }
     };
-    load_tile<T, P::own, D, P::threads>(own_first, p.own_first.of_head(head), p.own_first.row,
+    load_tile<T, P::own, D, P::threads>(own_first, p.own_first.of_head(own_head), p.own_first.row,
                                         own_rows, tile.z, p.dim, p.wide);
-    load_tile<T, P::own, D, P::threads>(own_second, p.own_second.of_head(head), p.own_second.row,
-                                        own_rows, tile.z, p.dim, p.wide);
+    load_tile<T, P::own, D, P::threads>(own_second, p.own_second.of_head(own_head),
+                                        p.own_second.row, own_rows, tile.z, p.dim, p.wide);
     close_copies();
     const int steps = (num_streamed + S - 1) / S;
     if (steps > 0) load_stage(0);
     if (tabled) table.clear();
     if (biased && (int)threadIdx.x < P::own)
-        pairs.own[threadIdx.x] =
-            bias_coords(p.bias, (int)threadIdx.x < tile.z ? __ldg(own_rows + threadIdx.x) : -1);
+        pairs.own[threadIdx.x] = side_coords<SIDE, true>(
+            p.bias, (int)threadIdx.x < tile.z ? __ldg(own_rows + threadIdx.x) : -1);
 
     // Of the two rows of this lane.
     int row[2];
@@ -92,7 +99,7 @@ __global__ void __launch_bounds__(P::threads)
             row_delta[h] = delta[own];
         }
     }
-    float grad_first[D / 2] = {}, grad_second[SIDE == OWN_KEYS ? D / 2 : 1] = {};
+    float grad_first[D / 2] = {}, grad_second[SIDE == OWN_KEYS && !splits ? D / 2 : 1] = {};
     for (int step = 0; step < steps; ++step) {
         if (step + 1 < steps) {
             load_stage(step + 1);
@@ -110,15 +117,17 @@ __global__ void __launch_bounds__(P::threads)
             uint32_t left[D / step_columns<T>][4];
             load_left<T, D>(left, own_first, warp * 16, lane);
             multiply_lines<T, S, D>(t, left, first, lane);
-            load_left<T, D>(left, own_second, warp * 16, lane);
-            multiply_lines<T, S, D>(u, left, second, lane);
+            if (!of_second) {
+                load_left<T, D>(left, own_second, warp * 16, lane);
+                multiply_lines<T, S, D>(u, left, second, lane);
+            }
         }
         const int left = num_streamed - step * S;
         if (biased) {
             const int i = (int)threadIdx.x;
             if (i < S)
-                pairs.streamed[i] =
-                    bias_coords(p.bias, i < left ? __ldg(streamed_rows + step * S + i) : -1);
+                pairs.streamed[i] = side_coords<SIDE, false>(
+                    p.bias, i < left ? __ldg(streamed_rows + step * S + i) : -1);
             __syncthreads();
             tile_of_biases<SIDE>(pairs, p.bias, head);
         }
@@ -137,12 +146,15 @@ __global__ void __launch_bounds__(P::threads)
             if (tabled) pair[at] = u[i];
         }
         uint32_t weights[S / step_columns<T>][4];
-        if constexpr (SIDE == OWN_KEYS) {
+        if constexpr (SIDE == OWN_KEYS && !splits) {
             sums_to_left<T, S>(weights, t);
             multiply_columns<T, S, D>(grad_second, weights, second, lane);
         }
-        sums_to_left<T, S>(weights, u);
-        multiply_columns<T, S, D>(grad_first, weights, first, lane);
+        if (of_second)
+            sums_to_left<T, S>(weights, t);
+        else
+            sums_to_left<T, S>(weights, u);
+        multiply_columns<T, S, D>(grad_first, weights, of_second ? second : first, lane);
         if (tabled) {
             __syncthreads();
             table.add(pairs, p.bias, tile.z, left);
@@ -154,8 +166,9 @@ __global__ void __launch_bounds__(P::threads)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
         const int64_t entry = tile.y + warp * 16 + h * 8 + lane / 4;
-        store_gradient<T, D>(p.grad_first, entry, row[h], head, p.dim, grad_first, h, p.scale, q);
-        if constexpr (SIDE == OWN_KEYS)
+        store_gradient<T, D>(of_second ? p.grad_second : p.grad_first, entry, row[h], head, p.dim,
+                             grad_first, h, of_second ? 1.0f : p.scale, q);
+        if constexpr (SIDE == OWN_KEYS && !splits)
             store_gradient<T, D>(p.grad_second, entry, row[h], head, p.dim, grad_second, h, 1.0f,
                                  q);
     }

@@ -134,6 +134,7 @@ __device__ void attention_backward_gather(const attention_backward_params &p,
         const int4 tile = next;
         next = attention_tile(p, n + (int)gridDim.x, total);
         const int head = n % p.heads;
+        const int own_head = head / p.own_group, streamed_head = head / p.streamed_group;
         const int steps = (tile.w + P::STREAMED - 1) / P::STREAMED;
         const int streamed = __ldg(p.streamed_offsets + tile.x);
         if (warp < P::groups) {
@@ -142,7 +143,7 @@ __device__ void attention_backward_gather(const attention_backward_params &p,
             ask(p.own_rows + tile.y + warp * 64, num);
             barrier_wait(block.owns().empty(warp), items % 2 ^ 1);
             attention_gather<P, 64>(p.own_first, p.own_second, to, to + P::own_bytes, 0, index, num,
-                                    head, p.dim, lane);
+                                    own_head, p.dim, lane);
             barrier_arrive_copies(block.owns().full(warp));
         }
         // A place in the ring is always the same warp's, so that none can be a round ahead.
@@ -158,8 +159,8 @@ __device__ void attention_backward_gather(const attention_backward_params &p,
                 if (at == 0)
                     barrier_wait(block.stages().empty(s), (stages + step) / P::STAGES % 2 ^ 1);
                 attention_gather<P, P::STREAMED>(p.streamed_first, p.streamed_second, to,
-                                                 to + P::matrix_bytes, at, index, num, head, p.dim,
-                                                 lane);
+                                                 to + P::matrix_bytes, at, index, num,
+                                                 streamed_head, p.dim, lane);
                 if constexpr (SIDE == OWN_KEYS) {
                     const uint32_t scalars = to + P::scalars_at + at * 4;
                     const int64_t first = head * p.query_entries + from;

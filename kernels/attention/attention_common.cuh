@@ -34,6 +34,7 @@ struct attention_params {
     const int *q_rows, *k_rows, *k_offsets;
     const int *q_rest, *num_q_rest; // rows that are no query
     int heads, dim;
+    int group;   // heads of q that meet one of k and v
     float scale; // times log2(e): exponentials are powers of 2
     bool wide;   // rows of all heads of q, k and v are whole pieces of 16 bytes, from 16 bytes on
     bool pairs;  // 2 numbers of o at a time
@@ -327,11 +328,19 @@ __device__ __forceinline__ void multiply_columns(float (&o)[DIM / 2],
 // ---- Bias by relative position ------------------------------------------------------------------
 
 // Of a row; what stands at -1 is not used.
-__device__ __forceinline__ int3 bias_coords(const spops_attention_bias_args &bias, int row)
+__device__ __forceinline__ int3 coords_of(const int *coords, int64_t stride, int row)
 {
     if (row < 0) return make_int3(0, 0, 0);
-    const int *const at = bias.coords + row * bias.stride;
+    const int *const at = coords + row * stride;
     return make_int3(__ldg(at), __ldg(at + 1), __ldg(at + 2));
+}
+__device__ __forceinline__ int3 query_coords(const spops_attention_bias_args &bias, int row)
+{
+    return coords_of(bias.coords, bias.stride, row);
+}
+__device__ __forceinline__ int3 key_coords_of(const spops_attention_bias_args &bias, int row)
+{
+    return coords_of(bias.key_coords, bias.key_stride, row);
 }
 
 // Of the table, for the three axes.

@@ -46,6 +46,7 @@ __global__ void __launch_bounds__(128)
     const int head = blockIdx.x % p.heads;
     if ((int)(blockIdx.x / p.heads) >= *p.num_tiles) return;
     const int4 tile = p.tiles[blockIdx.x / p.heads];
+    const int kv_head = head / p.group;
     const int *const queries = p.q_rows + tile.y;
     const int *const keys = p.k_rows + p.k_offsets[tile.x];
     const bool biased = p.bias.table != nullptr;
@@ -61,7 +62,7 @@ __global__ void __launch_bounds__(128)
 #pragma unroll
     for (int r = 0; r < 4; ++r) {
         out_row[r] = first + r < tile.z ? queries[first + r] : -1;
-        if (biased) coords[r] = bias_coords(p.bias, out_row[r]);
+        if (biased) coords[r] = query_coords(p.bias, out_row[r]);
         top[r] = -INFINITY;
         sum[r] = 0.0f;
 #pragma unroll
@@ -72,8 +73,8 @@ __global__ void __launch_bounds__(128)
     for (int key = 0; key < tile.w; key += P::keys) {
         const int left = min(tile.w - key, P::keys);
         __syncthreads(); // the tile before has been read
-        load_lines_f32<P, P::keys, DIM>(k, p.k.of_head(head), p.k.row, keys + key, left, p.dim);
-        load_lines_f32<P, P::keys, DIM>(v, p.v.of_head(head), p.v.row, keys + key, left, p.dim);
+        load_lines_f32<P, P::keys, DIM>(k, p.k.of_head(kv_head), p.k.row, keys + key, left, p.dim);
+        load_lines_f32<P, P::keys, DIM>(v, p.v.of_head(kv_head), p.v.row, keys + key, left, p.dim);
         __syncthreads();
         float s[4][4] = {}; // of query first + r and key part + 8 c
 #pragma unroll 4
@@ -96,7 +97,7 @@ __global__ void __launch_bounds__(128)
         for (int c = 0; c < 4; ++c) {
             const int column = part + 8 * c;
             const int3 other =
-                biased ? bias_coords(p.bias, column < left ? keys[key + column] : -1) : int3();
+                biased ? key_coords_of(p.bias, column < left ? keys[key + column] : -1) : int3();
 #pragma unroll
             for (int r = 0; r < 4; ++r) {
                 s[r][c] *= p.scale;

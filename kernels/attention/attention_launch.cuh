@@ -28,7 +28,9 @@ inline spops_attention_case attention_case_of(const spops_context *ctx,
     at.bytes = (int32_t)spops_dtype_bytes(a->dtype);
     at.dim = a->dim;
 #ifdef SPOPS_SM90A
-    at.sm90 = ctx->info.compute_capability == 90 && a->bias_range < 0;
+    // Forward, several narrow heads lie in a line, of k and v as of q.
+    at.sm90 = ctx->info.compute_capability == 90 && a->bias_range < 0 &&
+              (a->backward || a->dim >= 48 || a->kv_heads == a->heads);
 #endif
     at.sm80 = ctx->info.compute_capability >= 80 && (at.bytes == 2 || a->tf32);
     at.small = a->patches->max_queries <=
@@ -58,6 +60,18 @@ inline spops_status no_attention_tile(spops_context *ctx, const char *call, int3
 {
     return spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT,
                       "%s: options->tile is %d, which does not take these rows", call, (int)tile);
+}
+
+// Of a kernel that the table has chosen.
+inline spops_status check_attention_shared(spops_context *ctx, const char *call, int dim,
+                                           size_t bytes)
+{
+    if (bytes <= (size_t)ctx->block_shared_bytes) return SPOPS_STATUS_OK;
+    return spops_fail(
+        ctx, SPOPS_STATUS_NOT_SUPPORTED,
+        "%s: %d columns a head need %zu bytes of shared memory, a block of this device "
+        "has %d",
+        call, dim, bytes, (int)ctx->block_shared_bytes);
 }
 
 // Tiles of 64 entries times heads and their blocks are counted in 32 bits.

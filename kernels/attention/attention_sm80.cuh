@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Attention within patches for sm_80 and later, and for everything that the kernel of sm_90 does not
-// take: any head dim up to 128, any stride, biases. f16, bf16, or f32 as tf32, by matrix units
+// take: any head dim up to 256, any stride, biases. f16, bf16, or f32 as tf32, by matrix units
 // (mma.sync), sums and softmax in f32.
 //
 // One block, 64 queries of a patch and one head: 4 warps of 16 queries, which stay in registers as
-// the left operand of s = q k^T. Tiles of 64 or 32 keys stream through two stages of shared memory; the
+// the left operand of s = q k^T, or, of more than 128 columns, in shared memory. Tiles of 64 to 16 keys stream through two stages of shared memory; the
 // weights are the left operand of o += w v in the registers where the first product left them.
 #ifndef SPOPS_KERNELS_ATTENTION_ATTENTION_SM80_CUH
 #define SPOPS_KERNELS_ATTENTION_ATTENTION_SM80_CUH
@@ -16,7 +16,7 @@ namespace spops
 
 template <class T, int DIM> struct attention_sm80_policy {
     static constexpr int queries = 64, threads = 128, stages = 2;
-    static constexpr int keys = sizeof(T) == 4 ? 32 : 64;
+    static constexpr int keys = (sizeof(T) == 4 ? 32 : 64) / (DIM > 128 ? 2 : 1);
     static constexpr int q_bytes = tile_bytes<T, queries, DIM>, k_bytes = tile_bytes<T, keys, DIM>;
     static constexpr int coords_bytes = stages * keys * (int)sizeof(int3);
     static constexpr int shared_bytes = q_bytes + stages * 2 * k_bytes + coords_bytes;
@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(128)
     const int head = blockIdx.x % p.heads;
     if ((int)(blockIdx.x / p.heads) >= *p.num_tiles) return;
     const int4 tile = p.tiles[blockIdx.x / p.heads];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, kv_head = head / p.group;
     const int *const queries = p.q_rows + tile.y;
     const int *const keys = p.k_rows + p.k_offsets[tile.x];
     const int num_keys = tile.w;
@@ -44,13 +44,13 @@ __global__ void __launch_bounds__(128)
         if (key < num_keys) {
             const int stage = key / P::keys % P::stages, left = min(num_keys - key, P::keys);
             const uint32_t to = shared_address(stages + stage * 2 * P::k_bytes);
-            load_tile<T, P::keys, DIM, P::threads>(to, p.k.of_head(head), p.k.row, keys + key, left,
-                                                   p.dim, p.wide);
-            load_tile<T, P::keys, DIM, P::threads>(to + P::k_bytes, p.v.of_head(head), p.v.row,
+            load_tile<T, P::keys, DIM, P::threads>(to, p.k.of_head(kv_head), p.k.row, keys + key,
+                                                   left, p.dim, p.wide);
+            load_tile<T, P::keys, DIM, P::threads>(to + P::k_bytes, p.v.of_head(kv_head), p.v.row,
                                                    keys + key, left, p.dim, p.wide);
             if (biased && threadIdx.x < P::keys)
                 key_coords[stage * P::keys + threadIdx.x] =
-                    bias_coords(p.bias, (int)threadIdx.x < left ? keys[key + threadIdx.x] : -1);
+                    key_coords_of(p.bias, (int)threadIdx.x < left ? keys[key + threadIdx.x] : -1);
         }
         close_copies();
     };
@@ -64,7 +64,7 @@ __global__ void __launch_bounds__(128)
     for (int h = 0; h < 2; ++h) {
         const int at = warp * 16 + h * 8 + lane / 4;
         out_row[h] = at < tile.z ? queries[at] : -1;
-        if (biased) coords[h] = bias_coords(p.bias, out_row[h]);
+        if (biased) coords[h] = query_coords(p.bias, out_row[h]);
     }
 
     uint32_t q[DIM / step_columns<T>][4];
@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(128)
         load_stage(key + P::keys);
         wait_copies<1>();
         __syncthreads();
-        if (key == 0) load_left<T, DIM>(q, shared_address(q_tile), warp * 16, lane);
+        if (key == 0 || DIM > 128) load_left<T, DIM>(q, shared_address(q_tile), warp * 16, lane);
 
         float s[P::keys / 2];
 #pragma unroll

@@ -3,14 +3,15 @@
 // wherever they lie. f16 or bf16, products in wgmma, sums and softmax in f32.
 //
 // One block, persistent: an item is a tile of queries of a patch and the heads of a line. A line is
-// 128 bytes of a row: 4 heads of 16, 2 of 32, one of 48 or 64; a head of 96 or 128 is two.
+// 128 bytes of a row: 4 heads of 16, 2 of 32, one of 48 or 64; a head of 96 or 128 is two, of 256 four.
 //
 //     warps           role
 //     4 * GROUPS      attend (attention_sm90_attend.cuh)
 //     4               gather: rows of q once an item, then k and v in stages of KEYS rows, by
 //                     copies of 16 bytes (cp.async) into swizzled lines
 //
-// A head's size must be a multiple of 16 bytes; heads narrower than 48 columns must be contiguous. The
+// A head's size must be a multiple of 16 bytes; heads narrower than 48 columns must be contiguous, and
+// as many of k and v as of q. The
 // scale must be positive, and there is no bias. Rows with rotary positions come rotated already.
 #ifndef SPOPS_KERNELS_ATTENTION_ATTENTION_SM90_CUH
 #define SPOPS_KERNELS_ATTENTION_ATTENTION_SM90_CUH
@@ -26,9 +27,10 @@ template <int DIM_, int GROUPS_, int KEYS_, int STAGES_> struct attention_sm90_p
     static constexpr int DIM = DIM_, GROUPS = GROUPS_, KEYS = KEYS_, STAGES = STAGES_;
     static constexpr int HALVES = DIM <= 64 ? 2 : 1;
     static constexpr int HEADS = DIM == 16 ? 4 : DIM == 32 ? 2 : 1; // of an item
-    static constexpr int CHUNKS = DIM > 64 ? 2 : 1;                 // lines a row
-    static constexpr int STEPS = DIM / 16;                          // of 16 columns
-    static_assert(DIM % 16 == 0 && DIM <= 128, "whole steps");
+    static constexpr int CHUNKS = (DIM + 63) / 64;                  // lines a row
+    static constexpr bool Q_SHARED = DIM > 128; // queries are left operands from shared memory
+    static constexpr int STEPS = DIM / 16;      // of 16 columns
+    static_assert(DIM % 16 == 0 && DIM <= 256, "whole steps");
     static constexpr int own = 64 * HALVES, queries = own * GROUPS, TILES = queries / 128;
     static_assert(queries == 128 || queries == 256, "one tile of the plan, or two");
     static constexpr int gather_warps = 4;
@@ -159,6 +161,7 @@ __device__ void attention_gather(const attention_params &p, const attention_sm90
     attention_for_parts<P>(p, [&](const int4 &tile, int head) {
         if (tile.w == 0) return;
         const int bytes = min(P::HEADS, p.heads - head) * P::DIM * 2;
+        const int kv_head = P::HEADS == 1 ? head / p.group : head;
         const int *const k_list = p.k_rows + __ldg(p.k_offsets + tile.x);
         int q_rows[(q_share + 31) / 32], k_rows[(k_share + 31) / 32];
         name_rows<q_share>(q_rows, p.q_rows + tile.y, warp * q_share, tile.z, lane);
@@ -177,13 +180,13 @@ __device__ void attention_gather(const attention_params &p, const attention_sm90
             name_rows<k_share>(k_rows, k_list, key + P::KEYS + warp * k_share, tile.w, lane);
             barrier_wait(block.empty(slot), stage.empty_parity());
             gather_rows<k_share, P::CHUNKS>(block.slot(slot), warp * k_share, P::KEYS,
-                                            p.k.of_head(head), (uint32_t)p.k.row, bytes, now, left,
-                                            lane);
+                                            p.k.of_head(kv_head), (uint32_t)p.k.row, bytes, now,
+                                            left, lane);
             barrier_arrive_copies(block.full(slot)); // also for the queries
             barrier_wait(block.empty(slot + 1), stage.empty_parity());
             gather_rows<k_share, P::CHUNKS>(block.slot(slot + 1), warp * k_share, P::KEYS,
-                                            p.v.of_head(head), (uint32_t)p.v.row, bytes, now, left,
-                                            lane);
+                                            p.v.of_head(kv_head), (uint32_t)p.v.row, bytes, now,
+                                            left, lane);
             barrier_arrive_copies(block.full(slot + 1));
             stage.advance();
         }

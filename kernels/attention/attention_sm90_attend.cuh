@@ -2,8 +2,8 @@
 // The warpgroups of attention_sm90.cuh that attend, and its kernel.
 //
 // A step is scores s = q k^T of 64 queries, a head and the keys of a stage, softmax, and values
-// o += w v. Queries and weights are left operands in registers: weights where scores were. Products
-// run beside softmax:
+// o += w v. Queries and weights are left operands in registers, weights where scores were, but queries of
+// more than 128 columns in shared memory. Products run beside softmax:
 //
 //     attention_halves    a warpgroup has two halves of 64 queries by turns. While values of one, and
 //                         scores of its next step, are multiplied, weights of the other are made
@@ -28,7 +28,7 @@ template <> struct wgmma_number<bf16> {
 
 // 64 queries and their state.
 template <class P> struct attention_half {
-    uint32_t q[P::HEADS * P::STEPS][4];
+    uint32_t q[P::Q_SHARED ? 1 : P::HEADS * P::STEPS][4];
     float o[P::HEADS][P::DIM / 2], s[P::KEYS / 2];
     uint32_t w[P::KEYS / 16][4];
     softmax_state state[P::HEADS];
@@ -139,8 +139,16 @@ template <class P, class T> struct attention_warpgroup {
 #pragma unroll
         for (int i = 0; i < P::STEPS; ++i) {
             const int n = head * P::STEPS + i;
-            wgmma_left<N, P::KEYS, ALONG_K>::run(
-                x.s, x.q[n], k + ((n / 4 * P::KEYS * 128 + n % 4 * 32) >> 4), i > 0);
+            const uint64_t right = k + ((n / 4 * P::KEYS * 128 + n % 4 * 32) >> 4);
+            if constexpr (P::Q_SHARED)
+                wgmma<N, P::KEYS, ALONG_K, ALONG_K>::run(
+                    x.s,
+                    at_address(descriptor(SWIZZLE_128, 0, 1024), block.q() + group * P::own * 128 +
+                                                                     n / 4 * P::queries * 128 +
+                                                                     n % 4 * 32),
+                    right, i > 0);
+            else
+                wgmma_left<N, P::KEYS, ALONG_K>::run(x.s, x.q[n], right, i > 0);
         }
     }
 
@@ -367,8 +375,10 @@ template <class P, class T> struct attention_ahead : attention_warpgroup<P, T> {
         const int at = this->uniform(stage.at);
         this->wait_slot(2 * at, stage.full_parity());
         fence_for_wgmma();
-        this->load_queries(a, 0);
-        barrier_arrive(block.q_empty());
+        if constexpr (!P::Q_SHARED) {
+            this->load_queries(a, 0);
+            barrier_arrive(block.q_empty());
+        }
         wait_turn();
         wgmma_fence();
         this->add_scores(a, 0, at);
@@ -381,6 +391,7 @@ template <class P, class T> struct attention_ahead : attention_warpgroup<P, T> {
         for (; left > P::KEYS; left -= P::KEYS)
             attend_stage<false>(left, left == num_keys);
         attend_stage<true>(left, left == num_keys);
+        if constexpr (P::Q_SHARED) barrier_arrive(block.q_empty());
     }
 
     __device__ __forceinline__ void run()

@@ -20,7 +20,8 @@
     X(5, 64, 1, 1, 64, 5)                                                                          \
     X(6, 64, 0, 2, 64, 4)                                                                          \
     X(7, 96, 0, 2, 128, 2)                                                                         \
-    X(8, 128, 0, 2, 128, 2)
+    X(8, 128, 0, 2, 128, 2)                                                                        \
+    X(24, 256, 0, 2, 64, 2)
 
 /* Forward by the matrix units of sm_80 (attention_sm80.cuh), of head dims up to `columns`; 4 bytes: f32
    as tf32: X(number, bytes of an element, columns). */
@@ -29,12 +30,15 @@
     X(10, 2, 64)                                                                                   \
     X(11, 2, 128)                                                                                  \
     X(12, 4, 64)                                                                                   \
-    X(13, 4, 128)
+    X(13, 4, 128)                                                                                  \
+    X(25, 2, 256)                                                                                  \
+    X(26, 4, 256)
 
 /* Forward of f32 (attention_f32.cuh): X(number, columns). */
 #define SPOPS_ATTENTION_F32_TILES(X)                                                               \
     X(14, 64)                                                                                      \
-    X(15, 128)
+    X(15, 128)                                                                                     \
+    X(27, 256)
 
 /* Gradients on sm_90 (attention_backward_sm90.cuh), f16 and bf16, of head dims up to `columns`:
    X(number, columns, stages, of the keys: streamed rows of a stage, own rows in registers, overlap, touch,
@@ -52,12 +56,14 @@
    columns). */
 #define SPOPS_ATTENTION_BACKWARD_SM80_TILES(X)                                                     \
     X(20, 64)                                                                                      \
-    X(21, 128)
+    X(21, 128)                                                                                     \
+    X(28, 256)
 
 /* Gradients of f32 (attention_backward_f32.cuh): X(number, columns). */
 #define SPOPS_ATTENTION_BACKWARD_F32_TILES(X)                                                      \
     X(22, 64)                                                                                      \
-    X(23, 128)
+    X(23, 128)                                                                                     \
+    X(29, 256)
 
 typedef enum spops_attention_kernel {
     SPOPS_ATTENTION_SM90,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows as the rotary embedding turns them, in a matrix of their own: once a row, and not by every
-// tile of queries that it is a key of.
+// Rows as the norm and the rotary embedding make them, in a matrix of their own: once a row, and not by
+// every tile of queries that it is a key of.
 #ifndef SPOPS_KERNELS_ATTENTION_ATTENTION_TURN_CUH
 #define SPOPS_KERNELS_ATTENTION_ATTENTION_TURN_CUH
 
@@ -19,13 +19,18 @@ constexpr int padded_dim(int dim)
     return (dim + 7) / 8 * 8;
 }
 
-__device__ __forceinline__ float rotary_coord(const spops_attention_rotary_args &rotary,
-                                              int64_t row, int axis)
-{
-    const int64_t at = row * rotary.stride + axis;
-    return rotary.dtype == SPOPS_DTYPE_F32 ? static_cast<const float *>(rotary.coords)[at]
-                                           : (float)static_cast<const int32_t *>(rotary.coords)[at];
-}
+// Where rows are, of which the rotary embedding turns them.
+struct attention_coords {
+    const void *at; // [rows][3] f32 or i32
+    int64_t stride;
+    bool f32;
+
+    __device__ __forceinline__ float of(int64_t row, int axis) const
+    {
+        const int64_t i = row * stride + axis;
+        return f32 ? static_cast<const float *>(at)[i] : (float)static_cast<const int32_t *>(at)[i];
+    }
+};
 
 // What a lane has of heads of rows: an item, which is WIDTH columns from col on that turn together
 // with those from col + pairs on, or stay. WIDTH divides the pairs of an axis and the columns that
@@ -54,12 +59,11 @@ template <int WIDTH> struct attention_turn_lane {
             frequency[w] = turns ? rotary.frequencies[first - axis * pairs + w] : 0.0f;
     }
 
-    __device__ __forceinline__ void angles_of(const spops_attention_rotary_args &rotary,
-                                              int64_t row, float (&sine)[WIDTH],
-                                              float (&cosine)[WIDTH]) const
+    __device__ __forceinline__ void angles_of(const attention_coords &coords, int64_t row,
+                                              float (&sine)[WIDTH], float (&cosine)[WIDTH]) const
     {
         if (!turns) return;
-        const float coord = rotary_coord(rotary, row, axis);
+        const float coord = coords.of(row, axis);
 #pragma unroll
         for (int w = 0; w < WIDTH; ++w)
             sincosf(__fmul_rn(coord, frequency[w]), &sine[w], &cosine[w]);
@@ -74,12 +78,16 @@ __device__ __forceinline__ int turn_lanes(int items)
 
 // Of q, of k.
 struct attention_turn_side {
-    const int *rows, *num_entries;
+    const int *rows, *num_entries; // null: the side stays where it is
     attention_rows from, to;
+    int heads;
+    attention_coords coords;
+    spops_attention_norm_args norm;
 };
 struct attention_turn_params {
-    attention_turn_side sides[2];
-    int heads, dim, to_dim;
+    attention_turn_side sides[SPOPS_ATTENTION_NUM_TURNED];
+    int dim, to_dim;
+    float epsilon;
     spops_attention_rotary_args rotary;
 };
 
@@ -130,9 +138,9 @@ __global__ void __launch_bounds__(attention_turn_threads)
                 reinterpret_cast<const T *>(side.from.data + row * side.from.row) + lane.col;
             T *const to = reinterpret_cast<T *>(side.to.data + row * side.to.row) + lane.col;
             float sine[WIDTH], cosine[WIDTH];
-            lane.angles_of(p.rotary, row, sine, cosine);
+            lane.angles_of(side.coords, row, sine, cosine);
 #pragma unroll 4
-            for (int h = lane.head; h < p.heads; h += lane.heads_at_once) {
+            for (int h = lane.head; h < side.heads; h += lane.heads_at_once) {
                 const T *const head = from + h * from_head;
                 T *const to_head = to + h * p.to_dim;
                 float u[WIDTH] = {}, v[WIDTH];
@@ -153,37 +161,183 @@ __global__ void __launch_bounds__(attention_turn_threads)
     }
 }
 
-// A copy that turned rows are written to ([rows][heads][padded_dim]); without one, the rows themselves.
-template <class T>
-attention_rows turned_rows(const spops_attention_args *args, const spops_attention_view &view,
-                           unsigned char *to)
+// ---- With a norm --------------------------------------------------------------------------------
+
+// Columns of a head that a lane has: lane + 32 i. Those that turn do so with another column, of the same
+// axis, which comes through a line in shared memory: column c becomes x[c] cosine + x[other] sine.
+template <int PARTS> struct attention_norm_lane {
+    int other[PARTS];
+    float sine[PARTS], cosine[PARTS];
+
+    // back: the other way round.
+    __device__ __forceinline__ void find(const spops_attention_rotary_args &rotary,
+                                         const attention_coords &coords, int64_t row, bool back,
+                                         int lane)
+    {
+#pragma unroll
+        for (int i = 0; i < PARTS; ++i) {
+            const int c = lane + 32 * i, pairs = rotary.pairs;
+            other[i] = c;
+            sine[i] = 0.0f;
+            cosine[i] = 1.0f;
+            if (c >= 6 * pairs) continue;
+            const int axis = c / (2 * pairs), at = c - axis * 2 * pairs;
+            const bool upper = at >= pairs;
+            other[i] = upper ? c - pairs : c + pairs;
+            sincosf(__fmul_rn(coords.of(row, axis), rotary.frequencies[upper ? at - pairs : at]),
+                    &sine[i], &cosine[i]);
+            if (upper == back) sine[i] = -sine[i];
+        }
+    }
+
+    // x is turned; `line` is the warp's own, with a number for each column.
+    __device__ __forceinline__ void turn(float (&x)[PARTS], float *line, int lane) const
+    {
+        __syncwarp(); // the line has been read
+#pragma unroll
+        for (int i = 0; i < PARTS; ++i)
+            line[lane + 32 * i] = x[i];
+        __syncwarp();
+#pragma unroll
+        for (int i = 0; i < PARTS; ++i)
+            if (other[i] != lane + 32 * i) x[i] = x[i] * cosine[i] + line[other[i]] * sine[i];
+    }
+};
+
+__device__ __forceinline__ float sum_of_warp(float x)
 {
-    const int64_t head = padded_dim(args->dim) * (int64_t)sizeof(T);
-    if (args->rotary.coords == nullptr) return rows_of_view(view);
-    return {to, args->heads * head, head};
+#pragma unroll
+    for (int lanes = 16; lanes > 0; lanes /= 2)
+        x += __shfl_xor_sync(~0u, x, lanes);
+    return x;
 }
 
-// Turns the rows of q and k that are in the lists into the copies, where there is a rotary embedding.
+// A head of a row: columns from dim on are zeros.
+template <class T, int PARTS>
+__device__ __forceinline__ void load_norm_row(float (&x)[PARTS], const T *from, int dim, int lane)
+{
+#pragma unroll
+    for (int i = 0; i < PARTS; ++i) {
+        float one[1] = {0.0f};
+        if (lane + 32 * i < dim) load_columns(one, from + lane + 32 * i);
+        x[i] = one[0];
+    }
+}
+
+// What the norm multiplies a row with, besides weights.
+template <int PARTS>
+__device__ __forceinline__ float norm_factor(const float (&x)[PARTS], int dim, float epsilon)
+{
+    float squares = 0.0f;
+#pragma unroll
+    for (int i = 0; i < PARTS; ++i)
+        squares = fmaf(x[i], x[i], squares);
+    return 1.0f / sqrtf(sum_of_warp(squares) / (float)dim + epsilon);
+}
+
+// Of all heads of a row; a warp has a row. grid.y: sides.
+template <class T, int PARTS>
+__global__ void __launch_bounds__(attention_turn_threads)
+    attention_norm_kernel(const __grid_constant__ attention_turn_params p)
+{
+    __shared__ float lines[attention_turn_threads / 32][32 * PARTS];
+    const attention_turn_side &side = p.sides[blockIdx.y];
+    if (side.num_entries == nullptr) return;
+    const int lane = (int)threadIdx.x % 32, entries = *side.num_entries;
+    const int warps = (int)gridDim.x * attention_turn_threads / 32;
+    float *const line = lines[threadIdx.x / 32];
+    for (int e = (int)(blockIdx.x * attention_turn_threads + threadIdx.x) / 32; e < entries;
+         e += warps) {
+        const int64_t row = __ldg(side.rows + e);
+        attention_norm_lane<PARTS> turned;
+        turned.find(p.rotary, side.coords, row, false, lane);
+#pragma unroll 2
+        for (int h = 0; h < side.heads; ++h) {
+            const T *const from =
+                reinterpret_cast<const T *>(side.from.of_head(h) + row * side.from.row);
+            T *const to = reinterpret_cast<T *>(side.to.of_head(h) + row * side.to.row);
+            float x[PARTS];
+            load_norm_row(x, from, p.dim, lane);
+            if (side.norm.weights != nullptr) {
+                const float factor = norm_factor(x, p.dim, p.epsilon);
+                const float *const weights = side.norm.weights + h * side.norm.stride;
+#pragma unroll
+                for (int i = 0; i < PARTS; ++i)
+                    if (lane + 32 * i < p.dim) x[i] *= factor * __ldg(weights + lane + 32 * i);
+            }
+            turned.turn(x, line, lane);
+#pragma unroll
+            for (int i = 0; i < PARTS; ++i)
+                if (lane + 32 * i < p.to_dim) to[lane + 32 * i] = from_f32<T>(x[i]);
+        }
+    }
+}
+
+// ---- Launching ----------------------------------------------------------------------------------
+
+// Whether kernels read a copy of q, or of k.
+inline bool attention_copies(const spops_attention_scratch_args &a, int side)
+{
+    return a.rotary_pairs > 0 || a.norms[side];
+}
+
+inline int heads_of_side(const spops_attention_args *args, int side)
+{
+    return side == SPOPS_ATTENTION_Q ? args->heads : args->kv_heads;
+}
+
+inline attention_coords coords_of_side(const spops_attention_rotary_args &rotary, int side)
+{
+    const bool f32 = rotary.dtype == SPOPS_DTYPE_F32;
+    return side == SPOPS_ATTENTION_Q ? attention_coords{rotary.coords, rotary.stride, f32}
+                                     : attention_coords{rotary.key_coords, rotary.key_stride, f32};
+}
+
+// A copy that rows are written to ([rows][heads][padded_dim]); without one, the rows themselves.
+template <class T>
+attention_rows turned_rows(const spops_attention_args *args, int side, unsigned char *to)
+{
+    const int64_t head = padded_dim(args->dim) * (int64_t)sizeof(T);
+    if (!attention_copies(spops_attention_scratch_args_of(args, false), side))
+        return rows_of_view(side == SPOPS_ATTENTION_Q ? args->q : args->k);
+    return {to, heads_of_side(args, side) * head, head};
+}
+
+// Makes the copies of the rows of q and k that are in the lists, where there are any.
 template <class T>
 spops_status turn_rows(spops_context *ctx, const spops_attention_args *args,
                        const attention_rows &to_q, const attention_rows &to_k)
 {
-    if (args->rotary.coords == nullptr) return SPOPS_STATUS_OK;
-    const attention_rows q = rows_of_view(args->q), k = rows_of_view(args->k);
+    const spops_attention_scratch_args sizes = spops_attention_scratch_args_of(args, false);
     const spops_patch_arrays *patches = args->patches;
+    const bool normed = sizes.norms[SPOPS_ATTENTION_Q] || sizes.norms[SPOPS_ATTENTION_K];
+    if (sizes.rotary_pairs == 0 && !normed) return SPOPS_STATUS_OK;
     attention_turn_params t = {};
-    t.heads = args->heads;
     t.dim = args->dim;
     t.to_dim = padded_dim(t.dim);
+    t.epsilon = args->epsilon;
     t.rotary = args->rotary;
-    t.sides[0] = {patches->q_rows, &patches->state->num_queries, q, to_q};
-    t.sides[1] = {patches->k_rows, &patches->state->num_keys, k, to_k};
+    t.sides[SPOPS_ATTENTION_Q] = {patches->q_rows, &patches->state->num_queries,
+                                  rows_of_view(args->q), to_q};
+    t.sides[SPOPS_ATTENTION_K] = {patches->k_rows, &patches->state->num_keys, rows_of_view(args->k),
+                                  to_k};
+    for (int side = 0; side < SPOPS_ATTENTION_NUM_TURNED; ++side) {
+        t.sides[side].heads = heads_of_side(args, side);
+        t.sides[side].coords = coords_of_side(args->rotary, side);
+        t.sides[side].norm = args->norms[side];
+        if (!attention_copies(sizes, side)) t.sides[side].num_entries = nullptr;
+    }
     const int two = 2 * (int)sizeof(T);
-    const bool by_two =
-        t.dim % 2 == 0 && t.rotary.pairs % 2 == 0 && is_aligned(q, two) && is_aligned(k, two);
+    const bool by_two = t.dim % 2 == 0 && t.rotary.pairs % 2 == 0 &&
+                        is_aligned(t.sides[SPOPS_ATTENTION_Q].from, two) &&
+                        is_aligned(t.sides[SPOPS_ATTENTION_K].from, two);
     dim3 grid = blocks_of_warps(ctx, std::max(patches->max_queries, patches->max_keys),
                                 attention_turn_threads);
-    grid.y = 2;
+    grid.y = SPOPS_ATTENTION_NUM_TURNED;
+    if (normed)
+        return launch(ctx, "attention: normalise rows",
+                      t.dim <= 128 ? attention_norm_kernel<T, 4> : attention_norm_kernel<T, 8>,
+                      grid, attention_turn_threads, t);
     return launch(ctx, "attention: turn rows",
                   by_two ? attention_turn_kernel<T, 2> : attention_turn_kernel<T, 1>, grid,
                   attention_turn_threads, t);

@@ -54,6 +54,8 @@ SPOPS_WGMMA_LEFT_COLS(96, SPOPS_ATTENTION_NAMES_48, SPOPS_ATTENTION_SUM_96, "{%4
                       "%52", "%53", "%54");
 SPOPS_WGMMA_LEFT_COLS(128, SPOPS_NAMES_64, SPOPS_SUM_128, "{%64, %65, %66, %67}", "%68", "%69",
                       "%70");
+SPOPS_WGMMA_LEFT_COLS(256, SPOPS_NAMES_128, SPOPS_SUM_256, "{%128, %129, %130, %131}", "%132",
+                      "%133", "%134");
 
 #undef SPOPS_WGMMA_LEFT_COLS
 #undef SPOPS_WGMMA_LEFT

@@ -16,8 +16,8 @@ using namespace spops;
 constexpr int threads = 256;
 
 struct workspace {
-    int32_t *first[SPOPS_NUM_SIDES];          // [num_rows] entry that names a row first
-    int2 *rest;                               // [num_rows + 1] rows left over of each side, scanned
+    int32_t *first[SPOPS_NUM_SIDES];          // [rows of the side] entry that names a row first
+    int2 *rest;                               // [most rows + 1] left over of each side, scanned
     uint32_t *keys, *sorted_keys;             // [max_patches]
     int32_t *patches, *sorted_patches;        // [max_patches]
     int2 *tiles;                              // [max_patches + 1] of each size, scanned
@@ -38,10 +38,10 @@ workspace carve_workspace(const spops_patch_storage *s, spops_carver *c)
     workspace w = {};
     const int64_t max_keys = s->same ? 0 : s->sides[SPOPS_SIDE_SOURCE].max_entries;
     w.first[SPOPS_SIDE_TARGET] = (int32_t *)spops_carve(c, s->num_rows, 1, sizeof(int32_t));
-    w.first[SPOPS_SIDE_SOURCE] = s->same
-                                     ? w.first[SPOPS_SIDE_TARGET]
-                                     : (int32_t *)spops_carve(c, s->num_rows, 1, sizeof(int32_t));
-    w.rest = (int2 *)spops_carve(c, s->num_rows + 1, 1, sizeof(int2));
+    w.first[SPOPS_SIDE_SOURCE] =
+        s->same ? w.first[SPOPS_SIDE_TARGET]
+                : (int32_t *)spops_carve(c, s->num_key_rows, 1, sizeof(int32_t));
+    w.rest = (int2 *)spops_carve(c, spops_patch_most_rows(s) + 1, 1, sizeof(int2));
     w.keys = (uint32_t *)spops_carve(c, s->max_patches, 1, sizeof(uint32_t));
     w.sorted_keys = (uint32_t *)spops_carve(c, s->max_patches, 1, sizeof(uint32_t));
     w.patches = (int32_t *)spops_carve(c, s->max_patches, 1, sizeof(int32_t));
@@ -61,7 +61,7 @@ workspace carve_workspace(const spops_patch_storage *s, spops_carver *c)
     w.wide.needs_sort<uint32_t>(s->max_patches, 32);
     w.wide.needs_sort<uint32_t>(max_keys, 32);
     w.wide.needs_sort<uint64_t>(ordered, 64);
-    w.wide.needs_scan<int2>(s->num_rows + 1);
+    w.wide.needs_scan<int2>(spops_patch_most_rows(s) + 1);
     w.wide.needs_scan<int2>(s->max_patches + 1);
     w.wide.needs_scan<int32_t>(s->max_patches + 1);
     w.wide.needs_scan<int32_t>(ordered + 1);
@@ -127,7 +127,8 @@ __global__ void __launch_bounds__(threads) copy_rows(const __grid_constant__ cop
             continue;
         const int32_t row = p.rows[side] == nullptr ? (int32_t)e : p.rows[side][e];
         to.rows[e] = row;
-        if (row < 0 || row >= p.s.num_rows) atomicMin(&p.s.faults->rows[side], (int32_t)e);
+        if (row < 0 || row >= spops_patch_rows(&p.s, side))
+            atomicMin(&p.s.faults->rows[side], (int32_t)e);
     }
 }
 
@@ -444,9 +445,8 @@ __device__ int32_t entries_of(const spops_patch_storage &s, int side)
 __global__ void __launch_bounds__(threads) clear_rows(const __grid_constant__ fill_params p)
 {
     const int64_t r = (int64_t)blockIdx.x * threads + threadIdx.x;
-    if (r >= p.s.num_rows) return;
     for (int side = 0; side < p.num_sides; ++side)
-        p.w.first[side][r] = INT32_MAX;
+        if (r < spops_patch_rows(&p.s, side)) p.w.first[side][r] = INT32_MAX;
 }
 
 __global__ void __launch_bounds__(threads) find_rows(const __grid_constant__ fill_params p)
@@ -479,19 +479,21 @@ __global__ void __launch_bounds__(threads) find_twice(const __grid_constant__ fi
 __global__ void __launch_bounds__(threads) flag_rest(const __grid_constant__ fill_params p)
 {
     const int64_t r = (int64_t)blockIdx.x * threads + threadIdx.x;
-    if (r > p.s.num_rows) return;
-    const bool valid = is_valid(p.s), row = r < p.s.num_rows;
-    const int32_t query = row && !(valid && p.w.first[SPOPS_SIDE_TARGET][r] != INT32_MAX);
-    const int32_t key = row && !(valid && p.w.first[SPOPS_SIDE_SOURCE][r] != INT32_MAX);
+    if (r > spops_patch_most_rows(&p.s)) return;
+    const bool valid = is_valid(p.s);
+    const int32_t query =
+        r < p.s.num_rows && !(valid && p.w.first[SPOPS_SIDE_TARGET][r] != INT32_MAX);
+    const int32_t key =
+        r < p.s.num_key_rows && !(valid && p.w.first[SPOPS_SIDE_SOURCE][r] != INT32_MAX);
     p.w.rest[r] = make_int2(query, key);
 }
 
 __global__ void __launch_bounds__(threads) put_rest(const __grid_constant__ fill_params p)
 {
     const int64_t r = (int64_t)blockIdx.x * threads + threadIdx.x;
-    if (r > p.s.num_rows) return;
+    if (r > spops_patch_most_rows(&p.s)) return;
     const int2 here = p.w.rest[r];
-    if (r == p.s.num_rows) {
+    if (r == spops_patch_most_rows(&p.s)) {
         spops_patch_state *state = p.s.state;
         state->num_q_rest = here.x;
         state->num_k_rest = here.y;
@@ -664,7 +666,7 @@ __global__ void __launch_bounds__(threads) rank_entries(const __grid_constant__ 
     const int64_t e = (int64_t)blockIdx.x * threads + threadIdx.x;
     if (e >= k.max_entries) return;
     p.w.entry_keys[e] =
-        e < k.offsets[p.s.max_patches] ? (uint32_t)k.rows[e] : (uint32_t)p.s.num_rows;
+        e < k.offsets[p.s.max_patches] ? (uint32_t)k.rows[e] : (uint32_t)p.s.num_key_rows;
     p.w.entries[e] = (int32_t)e;
 }
 
@@ -672,7 +674,7 @@ __global__ void __launch_bounds__(threads) rank_entries(const __grid_constant__ 
 __global__ void __launch_bounds__(threads) put_key_offsets(const __grid_constant__ fill_params p)
 {
     const int64_t r = (int64_t)blockIdx.x * threads + threadIdx.x;
-    if (r > p.s.num_rows) return;
+    if (r > p.s.num_key_rows) return;
     int64_t low = 0, high = p.s.sides[SPOPS_SIDE_SOURCE].max_entries;
     while (low < high) {
         const int64_t middle = low + (high - low) / 2;
@@ -691,9 +693,10 @@ spops_status make_key_lists(spops_context *ctx, const fill_params &p)
                      (unsigned)threads, p));
     if (n > 0)
         SPOPS_TRY(p.w.wide.sort(ctx, "patches: sort keys", p.w.entry_keys, p.w.sorted_entry_keys,
-                                p.w.entries, p.s.key_entries, n, bits_for((uint64_t)p.s.num_rows)));
+                                p.w.entries, p.s.key_entries, n,
+                                bits_for((uint64_t)p.s.num_key_rows)));
     return launch(ctx, "patches: put_key_offsets", put_key_offsets,
-                  blocks_for(p.s.num_rows + 1, threads), (unsigned)threads, p);
+                  blocks_for(p.s.num_key_rows + 1, threads), (unsigned)threads, p);
 }
 
 // After the order of rows: where windows, and sets in them, begin.
@@ -807,7 +810,7 @@ extern "C" spops_status spops_cuda_patches_fill(spops_context *ctx, const spops_
     const spops_patch_storage *s = args->storage;
     spops_carver carver = {(char *)args->workspace, 0};
     const fill_params p = {*s, s->same ? 1 : SPOPS_NUM_SIDES, carve_workspace(s, &carver)};
-    const dim3 rows = blocks_for(s->num_rows + 1, threads);
+    const dim3 rows = blocks_for(spops_patch_most_rows(s) + 1, threads);
     const dim3 entries = blocks_for(most_entries(s), threads);
 
     if (args->whole) {
@@ -818,7 +821,7 @@ extern "C" spops_status spops_cuda_patches_fill(spops_context *ctx, const spops_
         SPOPS_TRY(launch(ctx, "patches: find_rows", find_rows, entries, (unsigned)threads, p));
         SPOPS_TRY(launch(ctx, "patches: find_twice", find_twice, entries, (unsigned)threads, p));
         SPOPS_TRY(launch(ctx, "patches: flag_rest", flag_rest, rows, (unsigned)threads, p));
-        SPOPS_TRY(p.w.wide.scan(ctx, "patches: scan", p.w.rest, s->num_rows + 1));
+        SPOPS_TRY(p.w.wide.scan(ctx, "patches: scan", p.w.rest, spops_patch_most_rows(s) + 1));
         SPOPS_TRY(launch(ctx, "patches: put_rest", put_rest, rows, (unsigned)threads, p));
     }
     SPOPS_TRY(launch(ctx, "patches: drop_lists", drop_lists,

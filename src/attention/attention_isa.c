@@ -241,13 +241,38 @@ static void turn_rows(const spops_attention_rotary_args *rotary, const float *tu
     }
 }
 
-// A head of rows of q or k, as turned.
-static void load_turned(const spops_attention_args *args, const spops_attention_view *v,
-                        const float *turns, const int32_t *rows, int64_t n, int64_t head,
-                        float *dst)
+// Normalises a head of n rows.
+static void norm_rows(const spops_attention_norm_args *norm, float epsilon, int64_t n, int64_t head,
+                      int64_t dim, float *m)
 {
+    const int64_t stride = whole_vecs(dim);
+    const float *weights;
+    if (norm->weights == NULL) return;
+    weights = norm->weights + head * norm->stride;
+    for (int64_t i = 0; i < n; ++i) {
+        float *x = m + i * stride, parts[SUM_PARTS] = {0.0f}, sum = 0.0f;
+        for (int64_t c = 0; c < dim; c += SUM_PARTS) {
+            const int64_t width = least(SUM_PARTS, dim - c);
+#pragma omp simd
+            for (int64_t part = 0; part < width; ++part)
+                parts[part] += x[c + part] * x[c + part];
+        }
+        for (int part = 0; part < SUM_PARTS; ++part)
+            sum += parts[part];
+        const float factor = 1.0f / sqrtf(sum / (float)dim + epsilon);
+        for (int64_t c = 0; c < dim; ++c)
+            x[c] = x[c] * factor * weights[c];
+    }
+}
+
+// A head of rows of q or of k, as they are multiplied.
+static void load_turned(const spops_attention_args *args, const spops_attention_memory *memory,
+                        int side, const int32_t *rows, int64_t n, int64_t head, float *dst)
+{
+    const spops_attention_view *v = side == SPOPS_ATTENTION_Q ? &args->q : &args->k;
     load_rows(v, rows, n, head, args->dim, dst);
-    turn_rows(&args->rotary, turns, rows, n, whole_vecs(args->dim), false, dst);
+    norm_rows(&args->norms[side], args->epsilon, n, head, args->dim, dst);
+    turn_rows(&args->rotary, memory->turns[side], rows, n, whole_vecs(args->dim), false, dst);
 }
 
 static void scale_rows(float factor, int64_t n, float *m)
@@ -274,7 +299,7 @@ SPOPS_INLINE int64_t bias_row(const spops_attention_bias_args *bias, int64_t q_r
                               int axis)
 {
     return spops_attention_table_row(bias->range, axis, bias->coords[q_row * bias->stride + axis],
-                                     bias->coords[k_row * bias->stride + axis]);
+                                     bias->key_coords[k_row * bias->key_stride + axis]);
 }
 
 static float bias_of(const spops_attention_bias_args *bias, int64_t q_row, int64_t k_row,
@@ -322,17 +347,18 @@ static void soften(float *s, int64_t n, int64_t m, float *max, float *sum, float
     }
 }
 
-static void forward(const spops_attention_args *args, const float *turns,
+static void forward(const spops_attention_args *args, const spops_attention_memory *memory,
                     const spops_patch_tile *tile, int32_t head)
 {
     const spops_patch_arrays *patches = args->patches;
+    const int32_t kv_head = spops_attention_kv_head(args, head);
     const int64_t dim = args->dim, stride = whole_vecs(dim), n = tile->num_entries;
     const int32_t *q_rows = patches->q_rows + tile->first_entry;
     const int32_t *k_rows = rows_from(patches->k_rows, patches->k_offsets[tile->patch]);
     _Alignas(64) float columns[MAX_DIM * TILE], k[TILE * MAX_DIM], v[TILE * MAX_DIM];
     _Alignas(64) float s[TILE * TILE], o[TILE * MAX_DIM], max[TILE], sum[TILE], factor[TILE];
 
-    load_turned(args, &args->q, turns, q_rows, n, head, o);
+    load_turned(args, memory, SPOPS_ATTENTION_Q, q_rows, n, head, o);
     scale_rows(args->scale, n * stride, o);
     transpose(o, n, dim, stride, columns);
     memset(o, 0, (size_t)(n * stride) * sizeof *o);
@@ -345,8 +371,8 @@ static void forward(const spops_attention_args *args, const float *turns,
         const int64_t m = least(TILE, tile->num_others - first);
         const product scores = {k, stride, 1, m, dim, columns, TILE, n, s, TILE, false};
         const product outputs = {s, 1, TILE, n, m, v, stride, dim, o, stride, true};
-        load_turned(args, &args->k, turns, rows, m, head, k);
-        load_rows(&args->v, rows, m, head, dim, v);
+        load_turned(args, memory, SPOPS_ATTENTION_K, rows, m, kv_head, k);
+        load_rows(&args->v, rows, m, kv_head, dim, v);
         multiply(&scores);
         add_biases(&args->bias, true, q_rows, n, rows, m, head, s);
         soften(s, n, m, max, sum, factor);
@@ -365,15 +391,15 @@ static void forward(const spops_attention_args *args, const float *turns,
 // ---- Backward -----------------------------------------------------------------------------------
 
 // Of n queries: rows of q, turned and scaled, rows of grad_o, and lse and grad_o . o.
-static void load_queries(const spops_attention_backward_args *args, const float *turns,
-                         const int32_t *rows, int64_t n, int64_t head, float *q, float *g,
-                         float *lse, float *dot)
+static void load_queries(const spops_attention_backward_args *args,
+                         const spops_attention_memory *memory, const int32_t *rows, int64_t n,
+                         int64_t head, float *q, float *g, float *lse, float *dot)
 {
     const spops_attention_args *forward_args = &args->forward;
     const int64_t dim = forward_args->dim, stride = whole_vecs(dim);
     _Alignas(64) float o[MAX_DIM];
 
-    load_turned(forward_args, &forward_args->q, turns, rows, n, head, q);
+    load_turned(forward_args, memory, SPOPS_ATTENTION_Q, rows, n, head, q);
     scale_rows(forward_args->scale, n * stride, q);
     load_rows(&args->grad_o, rows, n, head, dim, g);
     for (int64_t i = 0; i < n; ++i) {
@@ -392,10 +418,28 @@ static void load_queries(const spops_attention_backward_args *args, const float 
     }
 }
 
-static void grad_queries(const spops_attention_backward_args *args, const float *turns,
-                         const spops_patch_tile *tile, int32_t head, float *table)
+// Gradients of a tile to the rows, or to the entries.
+static void store_gradients(const spops_attention_view *view, float *entries,
+                            const spops_patch_tile *tile, const int32_t *rows, int64_t heads,
+                            int32_t head, int64_t dim, const float *grad)
+{
+    const int64_t stride = whole_vecs(dim);
+    for (int64_t i = 0; i < tile->num_entries; ++i) {
+        if (entries != NULL)
+            memcpy(entries + ((tile->first_entry + i) * heads + head) * dim, grad + i * stride,
+                   (size_t)dim * sizeof *grad);
+        else if (view->data != NULL)
+            store_row(view, rows[i], head, dim, grad + i * stride);
+    }
+}
+
+static void grad_queries(const spops_attention_backward_args *args,
+                         const spops_attention_memory *memory, const spops_patch_tile *tile,
+                         int32_t head, float *table)
 {
     const spops_attention_args *f = &args->forward;
+    const int32_t kv_head = spops_attention_kv_head(f, head);
+    const bool wants_q = spops_attention_wants_q(args);
     const spops_patch_arrays *patches = f->patches;
     const int64_t dim = f->dim, stride = whole_vecs(dim), n = tile->num_entries;
     const int32_t *q_rows = patches->q_rows + tile->first_entry;
@@ -404,7 +448,7 @@ static void grad_queries(const spops_attention_backward_args *args, const float 
     _Alignas(64) float k[TILE * MAX_DIM], v[TILE * MAX_DIM], grad[TILE * MAX_DIM];
     _Alignas(64) float s[TILE * TILE], t[TILE * TILE], lse[TILE] = {0}, dot[TILE] = {0};
 
-    load_queries(args, turns, q_rows, n, head, k, v, lse, dot);
+    load_queries(args, memory, q_rows, n, head, k, v, lse, dot);
     transpose(k, n, dim, stride, q_columns);
     transpose(v, n, dim, stride, g_columns);
     memset(grad, 0, (size_t)(n * stride) * sizeof *grad);
@@ -414,8 +458,8 @@ static void grad_queries(const spops_attention_backward_args *args, const float 
         const product scores = {k, stride, 1, m, dim, q_columns, TILE, n, s, TILE, false};
         const product slopes = {v, stride, 1, m, dim, g_columns, TILE, n, t, TILE, false};
         const product sums = {s, 1, TILE, n, m, k, stride, dim, grad, stride, true};
-        load_turned(f, &f->k, turns, rows, m, head, k);
-        load_rows(&f->v, rows, m, head, dim, v);
+        load_turned(f, memory, SPOPS_ATTENTION_K, rows, m, kv_head, k);
+        load_rows(&f->v, rows, m, kv_head, dim, v);
         multiply(&scores);
         add_biases(&f->bias, true, q_rows, n, rows, m, head, s);
         multiply(&slopes);
@@ -426,33 +470,30 @@ static void grad_queries(const spops_attention_backward_args *args, const float 
                 store_vec(at, p * (load_vec(t + j * TILE + i) - load_vec(dot + i)));
             }
         }
-        if (args->grad_q.data != NULL) multiply(&sums);
+        if (wants_q) multiply(&sums);
         for (int64_t j = 0; table != NULL && j < m; ++j)
             for (int64_t i = 0; i < n; ++i)
                 for (int axis = 0; axis < 3; ++axis)
                     table[bias_row(&f->bias, q_rows[i], rows[j], axis) * f->heads + head] +=
                         s[j * TILE + i];
     }
-    if (args->grad_q.data == NULL) return;
+    if (!wants_q) return;
     scale_rows(f->scale, n * stride, grad);
-    turn_rows(&f->rotary, turns, q_rows, n, stride, true, grad);
-    for (int64_t i = 0; i < n; ++i)
-        store_row(&args->grad_q, q_rows[i], head, dim, grad + i * stride);
+    turn_rows(&f->rotary, memory->turns[SPOPS_ATTENTION_Q], q_rows, n, stride, true, grad);
+    store_gradients(&args->grad_q, memory->entry_q, tile, q_rows, f->heads, head, dim, grad);
 }
 
-// Gradients of a tile of keys to the rows, or to the entries.
-static void store_keys(const spops_attention_view *view, float *entries,
-                       const spops_attention_args *f, const spops_patch_tile *tile,
-                       const int32_t *rows, int32_t head, const float *grad)
+// Of a block of m queries: logits s become weights, and t, products of grad_o and v, their slopes.
+static void weigh_and_slope(int64_t n, int64_t m, const float *lse, const float *dot, float *s,
+                            float *t)
 {
-    const int64_t dim = f->dim, stride = whole_vecs(dim);
-    if (view->data == NULL) return;
-    for (int64_t i = 0; i < tile->num_entries; ++i) {
-        if (entries == NULL)
-            store_row(view, rows[i], head, dim, grad + i * stride);
-        else
-            memcpy(entries + ((tile->first_entry + i) * f->heads + head) * dim, grad + i * stride,
-                   (size_t)dim * sizeof *grad);
+    for (int64_t j = 0; j < m; ++j) {
+        for (int64_t i = 0; i < n; i += LANES) {
+            float *at_s = s + j * TILE + i, *at_t = t + j * TILE + i;
+            const vec p = exp_vec(load_vec(at_s) - lse[j]);
+            store_vec(at_s, p);
+            store_vec(at_t, p * (load_vec(at_t) - dot[j]));
+        }
     }
 }
 
@@ -461,6 +502,7 @@ static void grad_keys(const spops_attention_backward_args *args,
                       int32_t head)
 {
     const spops_attention_args *f = &args->forward;
+    const int32_t first_head = spops_attention_first_head(f, head);
     const spops_patch_arrays *patches = f->patches;
     const int64_t dim = f->dim, stride = whole_vecs(dim), n = tile->num_entries;
     const int32_t *k_rows = patches->k_rows + tile->first_entry;
@@ -470,37 +512,35 @@ static void grad_keys(const spops_attention_backward_args *args,
     _Alignas(64) float grad_k[TILE * MAX_DIM], grad_v[TILE * MAX_DIM];
     _Alignas(64) float s[TILE * TILE], t[TILE * TILE], lse[TILE], dot[TILE];
 
-    load_turned(f, &f->k, memory->turns, k_rows, n, head, q);
+    load_turned(f, memory, SPOPS_ATTENTION_K, k_rows, n, head, q);
     transpose(q, n, dim, stride, k_columns);
     load_rows(&f->v, k_rows, n, head, dim, q);
     transpose(q, n, dim, stride, v_columns);
     memset(grad_k, 0, (size_t)(n * stride) * sizeof *grad_k);
     memset(grad_v, 0, (size_t)(n * stride) * sizeof *grad_v);
-    for (int64_t first = 0; first < tile->num_others; first += TILE) {
-        const int32_t *rows = q_rows + first;
-        const int64_t m = least(TILE, tile->num_others - first);
-        const product scores = {q, stride, 1, m, dim, k_columns, TILE, n, s, TILE, false};
-        const product slopes = {g, stride, 1, m, dim, v_columns, TILE, n, t, TILE, false};
-        const product sums_v = {s, 1, TILE, n, m, g, stride, dim, grad_v, stride, true};
-        const product sums_k = {t, 1, TILE, n, m, q, stride, dim, grad_k, stride, true};
-        load_queries(args, memory->turns, rows, m, head, q, g, lse, dot);
-        multiply(&scores);
-        add_biases(&f->bias, false, k_rows, n, rows, m, head, s);
-        multiply(&slopes);
-        for (int64_t j = 0; j < m; ++j) {
-            for (int64_t i = 0; i < n; i += LANES) {
-                float *at_s = s + j * TILE + i, *at_t = t + j * TILE + i;
-                const vec p = exp_vec(load_vec(at_s) - lse[j]);
-                store_vec(at_s, p);
-                store_vec(at_t, p * (load_vec(at_t) - dot[j]));
-            }
+    for (int32_t q_head = first_head; q_head < first_head + f->heads / f->kv_heads; ++q_head)
+        for (int64_t first = 0; first < tile->num_others; first += TILE) {
+            const int32_t *rows = q_rows + first;
+            const int64_t m = least(TILE, tile->num_others - first);
+            const product scores = {q, stride, 1, m, dim, k_columns, TILE, n, s, TILE, false};
+            const product slopes = {g, stride, 1, m, dim, v_columns, TILE, n, t, TILE, false};
+            const product sums_v = {s, 1, TILE, n, m, g, stride, dim, grad_v, stride, true};
+            const product sums_k = {t, 1, TILE, n, m, q, stride, dim, grad_k, stride, true};
+            load_queries(args, memory, rows, m, q_head, q, g, lse, dot);
+            multiply(&scores);
+            add_biases(&f->bias, false, k_rows, n, rows, m, q_head, s);
+            multiply(&slopes);
+            weigh_and_slope(n, m, lse, dot, s, t);
+            if (args->grad_v.data != NULL) multiply(&sums_v);
+            if (spops_attention_wants_k(args)) multiply(&sums_k);
         }
-        if (args->grad_v.data != NULL) multiply(&sums_v);
-        if (args->grad_k.data != NULL) multiply(&sums_k);
-    }
-    turn_rows(&f->rotary, memory->turns, k_rows, n, stride, true, grad_k);
-    store_keys(&args->grad_k, memory->entry_k, f, tile, k_rows, head, grad_k);
-    store_keys(&args->grad_v, memory->entry_v, f, tile, k_rows, head, grad_v);
+    turn_rows(&f->rotary, memory->turns[SPOPS_ATTENTION_K], k_rows, n, stride, true, grad_k);
+    if (spops_attention_wants_k(args))
+        store_gradients(&args->grad_k, memory->entry_k, tile, k_rows, f->kv_heads, head, dim,
+                        grad_k);
+    if (args->grad_v.data != NULL)
+        store_gradients(&args->grad_v, memory->entry_v, tile, k_rows, f->kv_heads, head, dim,
+                        grad_v);
 }
 
 const spops_attention_table SPOPS_ISA_TABLE(spops_attention_table) = {

@@ -12,24 +12,50 @@
 
 // Memory of a call on the CPU, as far as it is needed; of rows of f64 it is all f64.
 typedef struct spops_attention_memory {
-    float *turns; // [num_rows][3 * pairs][2]: cosine and sine of the rotary angles
-    // Gradients of each key entry, where a row may be a key twice: [max_keys][heads * dim].
-    float *entry_k, *entry_v;
+    // Of the rows of q and of k: [rows][3 * pairs][2], cosine and sine of the rotary angles.
+    float *turns[SPOPS_ATTENTION_NUM_TURNED];
+    // Gradients of each entry: of keys where a row may be one twice, [max_keys][kv_heads * dim]; before
+    // a norm also of queries, [max_queries][heads * dim].
+    float *entry_q, *entry_k, *entry_v;
     float *tables; // [parts][3 * (2 * range + 1)][heads]: gradients of biases
+    // [parts][heads * dim]: gradients of the weights of a norm.
+    double *weights[SPOPS_ATTENTION_NUM_TURNED];
 } spops_attention_memory;
 
 typedef struct spops_attention_table {
     // A tile of queries of a head: o and lse.
-    void (*forward)(const spops_attention_args *args, const float *turns,
+    void (*forward)(const spops_attention_args *args, const spops_attention_memory *memory,
                     const spops_patch_tile *tile, int32_t head);
-    // grad_q of a tile of queries; ds is added to `table` [..][heads] unless that is NULL.
-    void (*grad_queries)(const spops_attention_backward_args *args, const float *turns,
-                         const spops_patch_tile *tile, int32_t head, float *table);
-    // grad_k and grad_v of a tile of keys; to the rows, or to the entries where memory has them.
+    // grad_q of a tile of queries, to the rows, or to the entries where memory has them; ds is added to
+    // `table` [..][heads] unless that is NULL.
+    void (*grad_queries)(const spops_attention_backward_args *args,
+                         const spops_attention_memory *memory, const spops_patch_tile *tile,
+                         int32_t head, float *table);
+    // grad_k and grad_v of a tile of keys and a head of theirs; likewise.
     void (*grad_keys)(const spops_attention_backward_args *args,
                       const spops_attention_memory *memory, const spops_patch_tile *tile,
                       int32_t head);
 } spops_attention_table;
+
+// The head of k and v that a head of q meets; the first head of q that meets one of theirs.
+static inline int32_t spops_attention_kv_head(const spops_attention_args *args, int32_t head)
+{
+    return head / (args->heads / args->kv_heads);
+}
+static inline int32_t spops_attention_first_head(const spops_attention_args *args, int32_t kv_head)
+{
+    return kv_head * (args->heads / args->kv_heads);
+}
+
+// Whether grad_q is wanted, or what is made from it.
+static inline bool spops_attention_wants_q(const spops_attention_backward_args *args)
+{
+    return args->grad_q.data != NULL || args->grad_weights[SPOPS_ATTENTION_Q] != NULL;
+}
+static inline bool spops_attention_wants_k(const spops_attention_backward_args *args)
+{
+    return args->grad_k.data != NULL || args->grad_weights[SPOPS_ATTENTION_K] != NULL;
+}
 
 SPOPS_DECLARE_ISA_TABLES(spops_attention_table)
 // Of rows of f64, on every instruction set (attention_f64.c).

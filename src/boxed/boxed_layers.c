@@ -219,6 +219,7 @@ typedef struct attention_choice {
     spops_attention_options options;
     spops_attention_rotary rotary;
     spops_attention_bias bias;
+    spops_attention_norm norm;
 } attention_choice;
 
 // A matrix of the options. Where scratch alone is asked for it may have no data: an address that nobody
@@ -234,26 +235,38 @@ static spops_matrix measurable(const spops_boxed_call *b, int i)
 static void read_attention(const spops_boxed_call *b, int positions, int q, int o,
                            attention_choice *c)
 {
-    enum { HEADS, SCALE, MATH, BASE, AXIS_DIM };
+    enum { HEADS, SCALE, MATH, BASE, AXIS_DIM, KV_HEADS, EPSILON };
+    // Arguments from `positions` on.
+    enum { OF_Q, OF_K, BIAS_OF_Q, BIAS_OF_K, TABLE, Q_WEIGHT, K_WEIGHT };
+    const void *const *given = b->args + positions;
     c->options = spops_attention_options_default();
     c->rotary = spops_attention_rotary_default();
     c->bias = spops_attention_bias_default();
+    c->norm = spops_attention_norm_default();
     c->options.heads = spops_boxed_i32(b, HEADS);
     c->options.scale = f32_attribute(b, SCALE);
     c->options.math = (spops_math)spops_boxed_i32(b, MATH);
+    c->options.kv_heads = spops_boxed_i32(b, KV_HEADS);
     c->options.qkv_head_stride = b->block_strides[q];
     c->options.o_head_stride = b->block_strides[o];
-    if (b->args[positions] != NULL) {
-        c->rotary.coords = measurable(b, positions);
+    if (given[OF_Q] != NULL) {
+        c->rotary.coords = measurable(b, positions + OF_Q);
+        if (given[OF_K] != NULL) c->rotary.key_coords = measurable(b, positions + OF_K);
         c->rotary.base = f32_attribute(b, BASE);
         c->rotary.axis_dim = spops_boxed_i32(b, AXIS_DIM);
         c->options.rotary = &c->rotary;
     }
-    if (b->args[positions + 1] != NULL) {
-        c->bias.coords = measurable(b, positions + 1);
-        c->bias.table = measurable(b, positions + 2);
+    if (given[BIAS_OF_Q] != NULL) {
+        c->bias.coords = measurable(b, positions + BIAS_OF_Q);
+        if (given[BIAS_OF_K] != NULL) c->bias.key_coords = measurable(b, positions + BIAS_OF_K);
+        c->bias.table = measurable(b, positions + TABLE);
         c->options.bias = &c->bias;
     }
+    if (given[Q_WEIGHT] == NULL && given[K_WEIGHT] == NULL) return;
+    c->norm.epsilon = f32_attribute(b, EPSILON);
+    if (given[Q_WEIGHT] != NULL) c->norm.q_weight = measurable(b, positions + Q_WEIGHT);
+    if (given[K_WEIGHT] != NULL) c->norm.k_weight = measurable(b, positions + K_WEIGHT);
+    c->options.norm = &c->norm;
 }
 
 static spops_status reserve_attention(spops_boxed_call *b, int q, const spops_patches *patches,
@@ -282,7 +295,7 @@ static spops_status check_strides(const spops_boxed_call *b, const int *args, in
 
 spops_status spops_boxed_attention(spops_boxed_call *b)
 {
-    enum { Q, K, V, POSITIONS, PATCHES = 6, O, LSE };
+    enum { Q, K, V, POSITIONS, PATCHES = 10, O, LSE };
     static const int alike[] = {Q, K, V};
     attention_choice c;
     SPOPS_TRY(check_strides(b, alike, 3));
@@ -295,7 +308,8 @@ spops_status spops_boxed_attention(spops_boxed_call *b)
 
 spops_status spops_boxed_attention_backward(spops_boxed_call *b)
 {
-    enum { Q, K, V, O, LSE, POSITIONS, GRAD_O = 8, PATCHES, GRAD_Q, GRAD_K, GRAD_V, GRAD_TABLE };
+    enum { Q, K, V, O, LSE, POSITIONS, GRAD_O = 12, PATCHES };
+    enum { GRAD_Q = 14, GRAD_K, GRAD_V, GRAD_TABLE, GRAD_Q_WEIGHT, GRAD_K_WEIGHT };
     static const int alike[] = {Q, K, V, GRAD_Q, GRAD_K, GRAD_V}, alike_o[] = {O, GRAD_O};
     attention_choice c;
     SPOPS_TRY(check_strides(b, alike, 6));
@@ -306,7 +320,8 @@ spops_status spops_boxed_attention_backward(spops_boxed_call *b)
         b->ctx, b->args[PATCHES], b->matrices[GRAD_O], b->matrices[Q], b->matrices[K],
         b->matrices[V], b->matrices[O], b->matrices[LSE].data, &c.options,
         spops_boxed_optional(b, GRAD_Q), spops_boxed_optional(b, GRAD_K),
-        spops_boxed_optional(b, GRAD_V), spops_boxed_optional(b, GRAD_TABLE));
+        spops_boxed_optional(b, GRAD_V), spops_boxed_optional(b, GRAD_TABLE),
+        spops_boxed_optional(b, GRAD_Q_WEIGHT), spops_boxed_optional(b, GRAD_K_WEIGHT));
 }
 
 // ---- Linear layers and conversions --------------------------------------------------------------

@@ -221,8 +221,9 @@ spops_status spops_boxed_buckets_rows(spops_boxed_call *b)
 
 spops_status spops_boxed_patches(spops_boxed_call *b)
 {
-    const spops_patch_lists lists = {b->matrices[0].rows - 1, b->args[0], b->args[1], b->args[2],
-                                     b->args[3]};
+    const spops_patch_lists lists = {
+        b->matrices[0].rows - 1, b->args[0], b->args[1], b->args[2], b->args[3],
+        b->attributes[1].i};
     spops_patches *made = NULL;
     if (b->into != NULL)
         return spops_patches_update(b->ctx, (spops_patches *)b->into, NULL, &lists);

@@ -17,7 +17,7 @@ typedef enum spops_operator_id {
 } spops_operator_id;
 
 enum {
-    SPOPS_ROW_MAX_ARGS = 16,       // inputs and outputs of an operator
+    SPOPS_ROW_MAX_ARGS = 20,       // inputs and outputs of an operator
     SPOPS_ROW_MAX_ATTRIBUTES = 32, // of an operator
     SPOPS_ROW_MAX_SLOTS =
         96, // sizes, attributes and fields of plans that its shapes name, and more

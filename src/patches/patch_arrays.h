@@ -37,7 +37,7 @@ typedef struct spops_patch_tile {
 // A row is a query of at most one patch. Where `same`, the arrays of queries and keys are the same
 // ones, tiles too.
 typedef struct spops_patch_arrays {
-    int64_t num_rows;               // of matrices; lists name rows below it
+    int64_t num_rows, num_key_rows; // of Q and O, of K and V; lists name rows below them
     int64_t max_patches;            // capacities; of plans that are not refilled, the counts
     int64_t max_queries, max_keys;  // entries
     const spops_patch_state *state; // [1]
@@ -48,7 +48,7 @@ typedef struct spops_patch_arrays {
     const int32_t *q_rest, *k_rest; // [num_*_rest], ascending: rows that are no query, no key
     bool same;                      // the keys of every patch are its queries, in the same order
     bool keys_once;                 // no row is a key twice
-    const int32_t *key_offsets;     // [num_rows + 1]: entries of k_rows that name a row, and
+    const int32_t *key_offsets;     // [num_key_rows + 1]: entries of k_rows that name a row, and
     const int32_t *key_entries;     // [num_keys] their places, ascending; NULL where keys_once
     // Tiles of queries and of keys, most others first, and then by ascending first_entry.
     const spops_patch_tile *q_tiles[SPOPS_NUM_PATCH_TILES], *k_tiles[SPOPS_NUM_PATCH_TILES];

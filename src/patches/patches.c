@@ -9,7 +9,7 @@
 #include "core/check.h"
 
 // Fields of a description.
-enum { NUM_ROWS, MAX_PATCHES, MAX_QUERIES, MAX_KEYS, MAX_SAMPLES, SAME, NUM_FIELDS };
+enum { NUM_ROWS, MAX_PATCHES, MAX_QUERIES, MAX_KEYS, MAX_SAMPLES, SAME, NUM_KEY_ROWS, NUM_FIELDS };
 
 static const char *const side_names[SPOPS_NUM_SIDES] = {"query", "key"};
 
@@ -41,17 +41,22 @@ static spops_status check_lists(spops_context *ctx, const char *call,
                                   sizeof *lists->key_offsets));
     SPOPS_REQUIRE(ctx, lists->key_offsets != NULL || lists->key_rows == NULL,
                   "%s: lists->key_rows is given, and key_offsets is NULL", call);
+    SPOPS_TRY(spops_check_count(ctx, call, "lists->num_key_rows", lists->num_key_rows));
+    SPOPS_REQUIRE(ctx, lists->key_offsets != NULL || lists->num_key_rows == 0,
+                  "%s: lists->num_key_rows is %" PRId64 ", expected 0 as key_offsets is NULL", call,
+                  lists->num_key_rows);
     return spops_check_aligned(ctx, call, "lists->key_rows", lists->key_rows,
                                sizeof *lists->key_rows);
 }
 
 // ---- Memory -------------------------------------------------------------------------------------
 
-static void carve_side(spops_patch_storage *s, spops_patch_side *side, spops_carver *c)
+static void carve_side(spops_patch_storage *s, int of, spops_carver *c)
 {
+    spops_patch_side *side = &s->sides[of];
     side->offsets = spops_carve(c, s->max_patches + 1, 1, sizeof *side->offsets);
     side->rows = spops_carve(c, side->max_entries, 1, sizeof *side->rows);
-    side->rest = spops_carve(c, s->num_rows, 1, sizeof *side->rest);
+    side->rest = spops_carve(c, spops_patch_rows(s, of), 1, sizeof *side->rest);
     for (int t = 0; t < SPOPS_NUM_PATCH_TILES; ++t) {
         // Each patch has at most one tile that is not full.
         const int64_t tiles = side->max_entries / SPOPS_PATCH_TILE_ENTRIES(t) + s->max_patches;
@@ -66,11 +71,11 @@ static void carve_patches(spops_plan *plan, spops_carver *c)
     s->state = spops_carve(c, 1, 1, sizeof *s->state);
     s->faults = spops_carve(c, 1, 1, sizeof *s->faults);
     for (int side = 0; side < num_sides(s); ++side)
-        carve_side(s, &s->sides[side], c);
+        carve_side(s, side, c);
     s->key_offsets = NULL;
     s->key_entries = NULL;
     if (s->same) return;
-    s->key_offsets = spops_carve(c, s->num_rows + 1, 1, sizeof *s->key_offsets);
+    s->key_offsets = spops_carve(c, s->num_key_rows + 1, 1, sizeof *s->key_offsets);
     s->key_entries =
         spops_carve(c, s->sides[SPOPS_SIDE_SOURCE].max_entries, 1, sizeof *s->key_entries);
 }
@@ -91,6 +96,7 @@ static void show_arrays(spops_plan *plan)
     spops_patch_arrays *a = &p->arrays;
 
     a->num_rows = s->num_rows;
+    a->num_key_rows = s->num_key_rows;
     a->max_patches = s->max_patches;
     a->max_queries = q->max_entries;
     a->max_keys = k->max_entries;
@@ -116,7 +122,7 @@ static void show_arrays(spops_plan *plan)
 static spops_status read_patches(spops_context *ctx, const char *call, spops_plan *plan)
 {
     spops_patch_storage *s = &((spops_patches *)plan)->storage;
-    const int64_t *fields = plan->fields;
+    int64_t *fields = plan->fields;
 
     SPOPS_REQUIRE_SLOT(ctx, call, patches_fill);
     for (int32_t i = NUM_ROWS; i <= MAX_SAMPLES; ++i)
@@ -124,7 +130,13 @@ static spops_status read_patches(spops_context *ctx, const char *call, spops_pla
     SPOPS_TRY(spops_plan_check_field(ctx, call, plan, SAME, 0, 1));
     SPOPS_REQUIRE(ctx, fields[SAME] == 0 || fields[MAX_KEYS] == 0,
                   "%s: max_keys is %" PRId64 ", expected 0 as same is 1", call, fields[MAX_KEYS]);
+    SPOPS_TRY(spops_plan_check_field(ctx, call, plan, NUM_KEY_ROWS, 0, SPOPS_MAX_COUNT));
+    if (fields[NUM_KEY_ROWS] == 0) fields[NUM_KEY_ROWS] = fields[NUM_ROWS];
+    SPOPS_REQUIRE(ctx, fields[SAME] == 0 || fields[NUM_KEY_ROWS] == fields[NUM_ROWS],
+                  "%s: num_key_rows is %" PRId64 ", expected num_rows, %" PRId64 ", as same is 1",
+                  call, fields[NUM_KEY_ROWS], fields[NUM_ROWS]);
     s->num_rows = fields[NUM_ROWS];
+    s->num_key_rows = fields[NUM_KEY_ROWS];
     s->max_patches = fields[MAX_PATCHES];
     s->max_samples = fields[MAX_SAMPLES];
     s->same = fields[SAME] == 1;
@@ -179,7 +191,7 @@ static void relation_of_patches(const spops_plan *plan, spops_relation *r)
     r->all_pairs = true;
     for (int side = 0; side < SPOPS_NUM_SIDES; ++side) {
         const spops_patch_side *lists = &s->sides[s->same ? SPOPS_SIDE_TARGET : side];
-        r->sides[side] = (spops_relation_side){.max_rows = s->num_rows,
+        r->sides[side] = (spops_relation_side){.max_rows = spops_patch_rows(s, side),
                                                .by_key = {lists->offsets, lists->rows, 1}};
     }
 }
@@ -247,8 +259,9 @@ static spops_status refuse_faults(spops_context *ctx, const char *call,
         SPOPS_TRY(entry_row(ctx, rows_of(lists, side), entry, &row));
         return spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT,
                           "%s: entry %" PRId32 " of lists->%s_rows is %" PRId32
-                          ", expected 0 to %" PRId64 " (num_rows - 1)",
-                          call, entry, side_names[side], row, s->num_rows - 1);
+                          ", expected 0 to %" PRId64 " (%s - 1)",
+                          call, entry, side_names[side], row, spops_patch_rows(s, side) - 1,
+                          spops_patch_rows(s, side) == s->num_rows ? "num_rows" : "num_key_rows");
     }
     if (faults->twice == INT32_MAX) return SPOPS_STATUS_OK;
     SPOPS_TRY(entry_row(ctx, lists->query_rows, faults->twice, &row));
@@ -283,6 +296,7 @@ spops_status spops_patches_create(spops_context *ctx, int64_t num_rows,
     SPOPS_TRY(check_lists(ctx, call, lists));
     fields[MAX_PATCHES] = lists->num_patches;
     fields[SAME] = lists->key_offsets == NULL;
+    fields[NUM_KEY_ROWS] = lists->num_key_rows;
     for (int side = 0; side < (fields[SAME] ? 1 : SPOPS_NUM_SIDES); ++side)
         SPOPS_TRY(read_end(ctx, call, side_names[side], offsets_of(lists, side), lists->num_patches,
                            &fields[MAX_QUERIES + side]));
@@ -310,8 +324,8 @@ spops_status spops_patches_reserve(spops_context *ctx, const spops_patches_capac
     SPOPS_REQUIRE(ctx, capacity != NULL, "%s: capacity is NULL", call);
     SPOPS_TRY(spops_read_options(ctx, call, capacity, &s, sizeof s));
     SPOPS_TRY(spops_check_reserved(ctx, call, s.reserved));
-    const int64_t fields[NUM_FIELDS] = {s.num_rows, s.max_patches, s.max_queries,
-                                        s.max_keys, s.max_samples, s.same};
+    const int64_t fields[NUM_FIELDS] = {s.num_rows,    s.max_patches, s.max_queries, s.max_keys,
+                                        s.max_samples, s.same,        s.num_key_rows};
     return spops_plan_reserve(ctx, call, SPOPS_PLAN_PATCHES, fields, s.memory, out);
 }
 
@@ -333,6 +347,9 @@ spops_status spops_patches_update(spops_context *ctx, spops_patches *patches,
                   "%s: lists->key_offsets is %s, expected %s", call,
                   lists->key_offsets == NULL ? "NULL" : "given",
                   s->same ? "NULL as keys are the queries" : "an array");
+    SPOPS_REQUIRE(ctx, lists->num_key_rows == 0 || lists->num_key_rows == s->num_key_rows,
+                  "%s: lists->num_key_rows is %" PRId64 ", expected 0 or %" PRId64, call,
+                  lists->num_key_rows, s->num_key_rows);
     return fill_from_lists(ctx, patches, num_patches, lists);
 }
 
@@ -498,6 +515,9 @@ static spops_status update_in_order(spops_context *ctx, const char *call, spops_
     SPOPS_REQUIRE(ctx, rule->borrow != patches->storage.same,
                   "%s: borrow is %d, expected %d as `same` of the plan is %d", call, rule->borrow,
                   !patches->storage.same, patches->storage.same);
+    SPOPS_REQUIRE(ctx, patches->storage.num_key_rows == patches->storage.num_rows,
+                  "%s: num_key_rows of the plan is %" PRId64 ", expected num_rows, %" PRId64, call,
+                  patches->storage.num_key_rows, patches->storage.num_rows);
     SPOPS_TRY(check_order_sizes(ctx, call, cloud->points.rows, spops_cloud_samples(cloud), rule));
     return fill_from_order(ctx, patches, cloud, rule);
 }
@@ -714,6 +734,7 @@ spops_status spops_patches_get_info_sync(spops_context *ctx, const spops_patches
     SPOPS_TRY(ctx->backend->download(ctx, &state, s->state, sizeof state));
     SPOPS_TRY(ctx->backend->download(ctx, &faults, s->faults, sizeof faults));
     found.num_rows = s->num_rows;
+    found.num_key_rows = s->num_key_rows;
     found.num_patches = state.num_patches;
     found.max_patches = s->max_patches;
     found.num_queries = state.num_queries;

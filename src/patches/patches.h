@@ -38,14 +38,14 @@ typedef struct spops_patch_side {
     int64_t max_entries;
     int32_t *offsets; // [max_patches + 1]
     int32_t *rows;    // [max_entries]
-    int32_t *rest;    // [num_rows]
+    int32_t *rest;    // [spops_patch_rows]
     int64_t max_tiles[SPOPS_NUM_PATCH_TILES];
     spops_patch_tile *tiles[SPOPS_NUM_PATCH_TILES];
 } spops_patch_side;
 
 // spops_patch_arrays as the backends write them. Where `same`, only queries have memory.
 typedef struct spops_patch_storage {
-    int64_t num_rows, max_patches;
+    int64_t num_rows, num_key_rows, max_patches;
     int64_t max_samples; // 0: filled from lists alone
     bool same;
     spops_patch_state *state;   // [1]
@@ -53,6 +53,17 @@ typedef struct spops_patch_storage {
     spops_patch_side sides[SPOPS_NUM_SIDES];
     int32_t *key_offsets, *key_entries; // NULL where `same`
 } spops_patch_storage;
+
+// Rows that the entries of a side name.
+SPOPS_HD int64_t spops_patch_rows(const spops_patch_storage *s, int side)
+{
+    return side == SPOPS_SIDE_TARGET ? s->num_rows : s->num_key_rows;
+}
+
+SPOPS_HD int64_t spops_patch_most_rows(const spops_patch_storage *s)
+{
+    return s->num_rows > s->num_key_rows ? s->num_rows : s->num_key_rows;
+}
 
 // workspace: patches_workspace_bytes.
 typedef struct spops_patches_args {

@@ -9,7 +9,7 @@
 #include "patches/patches.h"
 
 typedef struct patches_workspace {
-    int32_t *first;            // [num_rows] entry of a row
+    int32_t *first;            // entry of a row
     spops_radix_buffers sort;  // of patches
     spops_radix_buffers codes; // of rows, where the plan is filled from clouds
 } patches_workspace;
@@ -17,7 +17,7 @@ typedef struct patches_workspace {
 static patches_workspace carve_workspace(const spops_patch_storage *s, spops_carver *c)
 {
     patches_workspace w;
-    w.first = spops_carve(c, s->num_rows, 1, sizeof *w.first);
+    w.first = spops_carve(c, spops_patch_most_rows(s), 1, sizeof *w.first);
     w.sort = spops_radix_carve(4, s->max_patches, c);
     w.codes = spops_radix_carve(8, s->max_samples > 0 ? s->num_rows : 0, c);
     return w;
@@ -93,7 +93,7 @@ spops_status spops_cpu_patches_copy(spops_context *ctx, const spops_patches_args
         }
         for (int64_t p = 0; p <= s->max_patches; ++p)
             side->offsets[p] = offsets[p < n ? p : n];
-        copy_rows(rows, offsets[n], s->num_rows, side->rows, &s->faults->rows[i]);
+        copy_rows(rows, offsets[n], spops_patch_rows(s, i), side->rows, &s->faults->rows[i]);
     }
     return SPOPS_STATUS_OK;
 }
@@ -341,11 +341,12 @@ static bool is_valid(const spops_patch_faults *f)
 }
 
 // first[r]: the entry that row r is first; returns the first entry whose row is one before.
-static int32_t find_rows(const spops_patch_storage *s, const spops_patch_side *side, int32_t *first)
+static int32_t find_rows(const spops_patch_storage *s, int of, int32_t *first)
 {
+    const spops_patch_side *side = &s->sides[of];
     const int32_t end = side->offsets[s->max_patches];
     int32_t twice = INT32_MAX;
-    for (int64_t r = 0; r < s->num_rows; ++r)
+    for (int64_t r = 0; r < spops_patch_rows(s, of); ++r)
         first[r] = -1;
     for (int32_t e = 0; e < end; ++e) {
         int32_t *const at = &first[side->rows[e]];
@@ -402,10 +403,10 @@ static void put_key_lists(const spops_patch_storage *s)
     const spops_patch_side *k = &s->sides[SPOPS_SIDE_SOURCE];
     const int32_t end = k->offsets[s->max_patches];
     int32_t *offsets = s->key_offsets;
-    memset(offsets, 0, (size_t)(s->num_rows + 1) * sizeof *offsets);
+    memset(offsets, 0, (size_t)(s->num_key_rows + 1) * sizeof *offsets);
     for (int32_t e = 0; e < end; ++e)
         ++offsets[k->rows[e]];
-    for (int64_t r = 1; r <= s->num_rows; ++r)
+    for (int64_t r = 1; r <= s->num_key_rows; ++r)
         offsets[r] += offsets[r - 1];
     for (int32_t e = end - 1; e >= 0; --e) // from ends down to beginnings
         s->key_entries[--offsets[k->rows[e]]] = e;
@@ -420,18 +421,18 @@ spops_status spops_cpu_patches_fill(spops_context *ctx, const spops_patches_args
     spops_carver carver = {args->workspace, 0};
     const patches_workspace w = carve_workspace(s, &carver);
 
-    if (is_valid(s->faults)) s->faults->twice = find_rows(s, q, w.first);
+    if (is_valid(s->faults)) s->faults->twice = find_rows(s, SPOPS_SIDE_TARGET, w.first);
     if (!is_valid(s->faults)) {
         state->num_patches = 0;
         for (int i = 0; i < num_sides(s); ++i)
             clear_offsets(s, i);
-        (void)find_rows(s, q, w.first);
+        (void)find_rows(s, SPOPS_SIDE_TARGET, w.first);
     }
     state->num_q_rest = put_rest(w.first, s->num_rows, q->rest);
     state->num_k_rest = state->num_q_rest;
     if (!s->same) {
-        s->faults->keys_twice = find_rows(s, k, w.first);
-        state->num_k_rest = put_rest(w.first, s->num_rows, k->rest);
+        s->faults->keys_twice = find_rows(s, SPOPS_SIDE_SOURCE, w.first);
+        state->num_k_rest = put_rest(w.first, s->num_key_rows, k->rest);
         put_key_lists(s);
     }
     state->num_queries = q->offsets[s->max_patches];

@@ -1887,7 +1887,7 @@ static void make_patches(world *w)
     spops_patches_view view = spops_patches_view_default();
     spops_patches_info info = spops_patches_info_default();
     spops_patches *p = find(w, PATCHES), *made = NULL;
-    spops_patch_lists lists = {count_of(w, n), ascending(w, n, queries), NULL, NULL, NULL};
+    spops_patch_lists lists = {count_of(w, n), ascending(w, n, queries), NULL, NULL, NULL, 0};
     if (pick(w, 2)) { // rows that are there once, or not
         int32_t *rows = ints(w, queries, MOST_ROWS);
         for (int64_t e = 0; rows != NULL && (uintptr_t)rows % 4 == 0 && e < queries; ++e)

@@ -37,9 +37,37 @@ static void destroy_factors(factors *f)
     free(f->value), free(f->error);
 }
 
-static double angle_of(const ref_attention *a, int64_t row, int64_t axis, int64_t pair)
+// Sides of a product that are normalised and turned.
+enum { OF_Q, OF_K, PLAIN };
+
+static double angle_of(const ref_attention *a, int side, int64_t row, int64_t axis, int64_t pair)
 {
-    return a->coords[row * 3 + axis] * pow(a->base, -(double)pair / (double)a->pairs);
+    const double *coords = side == OF_Q ? a->coords : a->key_coords;
+    return coords[row * 3 + axis] * pow(a->base, -(double)pair / (double)a->pairs);
+}
+
+static int64_t heads_of(const ref_attention *a, int side)
+{
+    return side == OF_Q ? a->heads : a->kv_heads;
+}
+
+// The head of k and v that a head of q meets.
+static int64_t kv_head(const ref_attention *a, int64_t head)
+{
+    return head / (a->heads / a->kv_heads);
+}
+
+static const double *weights_of(const ref_attention *a, int side, int64_t head)
+{
+    return a->weights[side] + (a->one_weight[side] ? 0 : head * a->dim);
+}
+
+static double norm_factor(const ref_attention *a, const double *x)
+{
+    double squares = 0.0;
+    for (int64_t c = 0; c < a->dim; ++c)
+        squares += x[c] * x[c];
+    return 1.0 / sqrt(squares / (double)a->dim + a->epsilon);
 }
 
 // Relative to the magnitudes of a pair.
@@ -48,34 +76,44 @@ static double turn_error(double angle)
     return 3.0 * u * fabs(angle) + 8.0 * u;
 }
 
-static void turn(const ref_attention *a, int64_t row, double *x, double *error)
+static void turn(const ref_attention *a, int side, int64_t row, double *x, double *error)
 {
     for (int64_t axis = 0; axis < 3; ++axis) {
         for (int64_t p = 0; p < a->pairs; ++p) {
             const int64_t i = axis * 2 * a->pairs + p, j = i + a->pairs;
-            const double angle = angle_of(a, row, axis, p), first = x[i], second = x[j];
+            const double angle = angle_of(a, side, row, axis, p), first = x[i], second = x[j];
             const double off =
                 (turn_error(angle) + a->roundings.unit) * (fabs(first) + fabs(second)) +
                 a->roundings.subnormal;
             x[i] = first * cos(angle) - second * sin(angle);
             x[j] = second * cos(angle) + first * sin(angle);
-            error[i] += off;
-            error[j] += off;
+            error[i] = error[j] = error[i] + error[j] + off;
         }
     }
 }
 
-static factors gather(const ref_attention *a, const double *m, int64_t stride, const int32_t *rows,
-                      int64_t n, int64_t head, bool turned)
+static void normalise(const ref_attention *a, int side, int64_t head, double *x, double *error)
+{
+    const double *weights = weights_of(a, side, head), factor = norm_factor(a, x);
+    for (int64_t c = 0; c < a->dim; ++c) {
+        x[c] *= factor * weights[c];
+        error[c] = ((double)a->dim + 8.0) * u * fabs(x[c]);
+        if (a->pairs == 0) error[c] += a->roundings.unit * fabs(x[c]) + a->roundings.subnormal;
+    }
+}
+
+static factors gather(const ref_attention *a, const double *m, const int32_t *rows, int64_t n,
+                      int64_t heads, int64_t head, int side)
 {
     factors f = {n, numbers(n * a->dim), numbers(n * a->dim)};
     for (int64_t i = 0; i < n; ++i) {
         double *x = f.value + i * a->dim, *error = f.error + i * a->dim;
-        for (int64_t c = 0; c < a->dim; ++c) {
-            x[c] = m[rows[i] * stride + head * a->dim + c];
-            error[c] = isfinite(x[c]) ? a->roundings.factor * fabs(x[c]) : 0.0;
-        }
-        if (turned) turn(a, rows[i], x, error);
+        for (int64_t c = 0; c < a->dim; ++c)
+            x[c] = m[(rows[i] * heads + head) * a->dim + c];
+        if (side != PLAIN && a->weights[side] != NULL) normalise(a, side, head, x, error);
+        if (side != PLAIN && a->pairs > 0) turn(a, side, rows[i], x, error);
+        for (int64_t c = 0; c < a->dim; ++c)
+            if (isfinite(x[c])) error[c] += a->roundings.factor * fabs(x[c]);
     }
     return f;
 }
@@ -83,7 +121,7 @@ static factors gather(const ref_attention *a, const double *m, int64_t stride, c
 // Where the table has the bias of two rows along an axis.
 static int64_t element_of(const ref_attention *a, int64_t q_row, int64_t k_row, int64_t axis)
 {
-    const double d = a->coords[q_row * 3 + axis] - a->coords[k_row * 3 + axis];
+    const double d = a->coords[q_row * 3 + axis] - a->key_coords[k_row * 3 + axis];
     const double range = (double)a->range;
     return axis * (2 * a->range + 1) + a->range + (int64_t)fmax(-range, fmin(range, d));
 }
@@ -129,9 +167,10 @@ static void attend(const ref_attention *a, int64_t patch, int64_t head, ref_tens
     const int32_t *k_rows = a->k_rows + a->k_offsets[patch];
     const int64_t num_q = a->q_offsets[patch + 1] - a->q_offsets[patch];
     const int64_t n = a->k_offsets[patch + 1] - a->k_offsets[patch];
-    factors q = gather(a, a->q, a->stride, q_rows, num_q, head, a->pairs > 0);
-    factors k = gather(a, a->k, a->stride, k_rows, n, head, a->pairs > 0);
-    factors v = gather(a, a->v, a->stride, k_rows, n, head, false);
+    const int64_t kv = kv_head(a, head);
+    factors q = gather(a, a->q, q_rows, num_q, a->heads, head, OF_Q);
+    factors k = gather(a, a->k, k_rows, n, a->kv_heads, kv, OF_K);
+    factors v = gather(a, a->v, k_rows, n, a->kv_heads, kv, PLAIN);
     double *s = numbers(n), *magnitude = numbers(a->dim), *sum_v = numbers(a->dim);
 
     for (int64_t i = 0; n > 0 && i < num_q; ++i) {
@@ -213,9 +252,11 @@ static void add(sums *s, int64_t i, double factor, double x, double x_error, dou
 
 // Sums of a list to the rows of a tensor, where they are turned back; `terms` were added to each.
 static void scatter(const ref_attention *a, const int32_t *rows, int64_t n, int64_t head,
-                    int64_t terms, bool turned, sums *s, ref_tensor *t)
+                    int64_t terms, int side, sums *s, ref_tensor *t)
 {
     if (t == NULL) return;
+    const bool turned = side != PLAIN && a->pairs > 0;
+    const double parts = (double)(a->num_patches + a->heads / a->kv_heads);
     for (int64_t i = 0; i < n; ++i) {
         double *value = s->value + i * a->dim, *error = s->error + i * a->dim;
         const double *magnitude = s->magnitude + i * a->dim;
@@ -224,7 +265,7 @@ static void scatter(const ref_attention *a, const int32_t *rows, int64_t n, int6
         for (int64_t axis = 0; turned && axis < 3; ++axis) {
             for (int64_t p = 0; p < a->pairs; ++p) {
                 const int64_t x = axis * 2 * a->pairs + p, y = x + a->pairs;
-                const double angle = angle_of(a, rows[i], axis, p);
+                const double angle = angle_of(a, side, rows[i], axis, p);
                 const double first = value[x], second = value[y];
                 const double off =
                     error[x] + error[y] + turn_error(angle) * (magnitude[x] + magnitude[y]);
@@ -234,12 +275,52 @@ static void scatter(const ref_attention *a, const int32_t *rows, int64_t n, int6
             }
         }
         for (int64_t c = 0; c < a->dim; ++c) {
-            const int64_t at = rows[i] * a->heads * a->dim + head * a->dim + c;
+            const int64_t at = rows[i] * t->cols + head * a->dim + c;
             t->value[at] += value[c];
-            // the rows of a key of several patches are added, which rounds once for each
-            t->scale[at] += error[c] + gamma_of((double)a->num_patches) * magnitude[c];
+            // the rows of a key of several patches, and of several heads, are added, which rounds once
+            // for each
+            t->scale[at] += error[c] + gamma_of(parts) * magnitude[c];
         }
     }
+}
+
+// From the gradient g of what the norm makes of the rows of a side, through the norm.
+static void differentiate_norm(const ref_attention *a, int side, const ref_tensor *g,
+                               ref_tensor *grad_x, ref_tensor *grad_weights)
+{
+    const int64_t rows = side == OF_Q ? a->num_rows : a->num_key_rows, dim = a->dim;
+    const double *m = side == OF_Q ? a->q : a->k;
+    const double off = ((double)dim + 16.0) * u; // relative: of what rows and sums are made of
+    double *x = numbers(dim);
+
+    for (int64_t i = 0; i < rows * heads_of(a, side); ++i) {
+        const int64_t head = i % heads_of(a, side);
+        const double *weights = weights_of(a, side, head), *value = g->value + i * dim;
+        const double *error = g->scale + i * dim, factor = norm_factor(a, m + i * dim);
+        double sum = 0.0, sum_error = 0.0, sum_magnitude = 0.0;
+        bool is_zero = true;
+        for (int64_t c = 0; c < dim; ++c) {
+            x[c] = m[i * dim + c] * factor;
+            is_zero = is_zero && value[c] == 0.0 && error[c] == 0.0;
+            sum += value[c] * weights[c] * x[c] / (double)dim;
+            sum_error += error[c] * fabs(weights[c] * x[c]) / (double)dim;
+            sum_magnitude += fabs(value[c] * weights[c] * x[c]) / (double)dim;
+        }
+        for (int64_t c = 0; !is_zero && c < dim; ++c) {
+            if (grad_x != NULL) {
+                grad_x->value[i * dim + c] += factor * (value[c] * weights[c] - x[c] * sum);
+                grad_x->scale[i * dim + c] +=
+                    factor * (error[c] * fabs(weights[c]) + fabs(x[c]) * sum_error +
+                              off * (fabs(value[c] * weights[c]) + fabs(x[c]) * sum_magnitude));
+            }
+            if (grad_weights == NULL) continue;
+            const int64_t at = (a->one_weight[side] ? 0 : head * dim) + c;
+            grad_weights->value[at] += value[c] * x[c];
+            grad_weights->scale[at] +=
+                fabs(x[c]) * (error[c] + (off + gamma_of((double)rows)) * fabs(value[c]));
+        }
+    }
+    free(x);
 }
 
 static void differentiate(const ref_attention *a, int64_t patch, int64_t head, const double *grad_o,
@@ -250,13 +331,12 @@ static void differentiate(const ref_attention *a, int64_t patch, int64_t head, c
     const int32_t *k_rows = a->k_rows + a->k_offsets[patch];
     const int64_t num_q = a->q_offsets[patch + 1] - a->q_offsets[patch];
     const int64_t n = a->k_offsets[patch + 1] - a->k_offsets[patch];
-    const int64_t dim = a->dim, cols = a->heads * a->dim;
-    const bool turned = a->pairs > 0;
-    factors q = gather(a, a->q, a->stride, q_rows, num_q, head, turned);
-    factors g = gather(a, grad_o, cols, q_rows, num_q, head, false);
-    factors outs = gather(a, o, cols, q_rows, num_q, head, false);
-    factors k = gather(a, a->k, a->stride, k_rows, n, head, turned);
-    factors v = gather(a, a->v, a->stride, k_rows, n, head, false);
+    const int64_t dim = a->dim, kv = kv_head(a, head);
+    factors q = gather(a, a->q, q_rows, num_q, a->heads, head, OF_Q);
+    factors g = gather(a, grad_o, q_rows, num_q, a->heads, head, PLAIN);
+    factors outs = gather(a, o, q_rows, num_q, a->heads, head, PLAIN);
+    factors k = gather(a, a->k, k_rows, n, a->kv_heads, kv, OF_K);
+    factors v = gather(a, a->v, k_rows, n, a->kv_heads, kv, PLAIN);
     sums sum_q = make_sums(num_q * dim), sum_k = make_sums(n * dim), sum_v = make_sums(n * dim);
 
     for (int64_t i = 0; i < num_q; ++i) {
@@ -291,9 +371,9 @@ static void differentiate(const ref_attention *a, int64_t patch, int64_t head, c
                     ds, ds_error, 1.0, ds_magnitude, 0.0);
         }
     }
-    scatter(a, q_rows, num_q, head, n, turned, &sum_q, grad_q);
-    scatter(a, k_rows, n, head, num_q, turned, &sum_k, grad_k);
-    scatter(a, k_rows, n, head, num_q, false, &sum_v, grad_v);
+    scatter(a, q_rows, num_q, head, n, OF_Q, &sum_q, grad_q);
+    scatter(a, k_rows, n, kv, num_q, OF_K, &sum_k, grad_k);
+    scatter(a, k_rows, n, kv, num_q, PLAIN, &sum_v, grad_v);
     destroy_factors(&q), destroy_factors(&g), destroy_factors(&outs);
     destroy_factors(&k), destroy_factors(&v);
     destroy_sums(&sum_q), destroy_sums(&sum_k), destroy_sums(&sum_v);
@@ -301,19 +381,31 @@ static void differentiate(const ref_attention *a, int64_t patch, int64_t head, c
 
 void ref_attention_backward(const ref_attention *a, const double *grad_o, const double *o,
                             const double *lse, ref_tensor *grad_q, ref_tensor *grad_k,
-                            ref_tensor *grad_v, ref_tensor *grad_table)
+                            ref_tensor *grad_v, ref_tensor *grad_table,
+                            ref_tensor *const grad_weights[2])
 {
     const int64_t elements = grad_table == NULL ? 0 : grad_table->rows * grad_table->cols;
     sums table_sums = make_sums(elements);
+    ref_tensor *const grads[2] = {grad_q, grad_k};
+    ref_tensor normed[2]; // gradients of what a norm made
     double pairs = 0.0;
 
     set_units(a);
+    normed[OF_Q] = ref_tensor_create(a->num_rows, a->heads * a->dim);
+    normed[OF_K] = ref_tensor_create(a->num_key_rows, a->kv_heads * a->dim);
     for (int64_t patch = 0; patch < a->num_patches; ++patch) {
         pairs += (double)(a->q_offsets[patch + 1] - a->q_offsets[patch]) *
                  (double)(a->k_offsets[patch + 1] - a->k_offsets[patch]);
         for (int64_t head = 0; head < a->heads; ++head)
-            differentiate(a, patch, head, grad_o, o, lse, grad_q, grad_k, grad_v,
+            differentiate(a, patch, head, grad_o, o, lse,
+                          a->weights[OF_Q] != NULL ? &normed[OF_Q] : grad_q,
+                          a->weights[OF_K] != NULL ? &normed[OF_K] : grad_k, grad_v,
                           grad_table == NULL ? NULL : &table_sums);
+    }
+    for (int side = 0; side < 2; ++side) {
+        if (a->weights[side] != NULL)
+            differentiate_norm(a, side, &normed[side], grads[side], grad_weights[side]);
+        ref_tensor_destroy(&normed[side]);
     }
     for (int64_t i = 0; i < elements; ++i) {
         grad_table->value[i] = table_sums.value[i];

@@ -52,8 +52,8 @@ typedef struct test_call {
     void (*verify)(void *user, int version, const char *what);
     size_t scratch_bytes; // what another context must reserve
     spops_context *other; // where the call is repeated; NULL: on new contexts
-    guarded *inputs[8];
-    guarded *outputs[8]; // both lists end with NULL
+    guarded *inputs[12];
+    guarded *outputs[12]; // both lists end with NULL
     const char *what;    // in failure messages
 } test_call;
 

@@ -7,7 +7,7 @@
 
 #include "tests/support/launch.h"
 
-enum { TEST_MAX_MATRICES = 7 }; // of a call, inputs and outputs each
+enum { TEST_MAX_MATRICES = 11 }; // of a call, inputs and outputs each
 
 typedef enum test_check {
     CHECK_BOUND = 0, // within the bound that the reference's scale and roundings give
