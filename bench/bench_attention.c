@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention within patches, forward and backward. The rows of the patches lie in a random order, so
-// that what is measured has to gather them. The plan is ready.
+// Attention within patches and to rows of another matrix, forward and backward. The rows of the patches
+// lie in a random order, so that what is measured has to gather them. The plan is ready.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,23 +17,35 @@
 typedef struct attention_shape {
     int64_t patches, rows; // of a patch
     int32_t heads, dim;
+    int32_t kv_heads; // 0: heads
+    int64_t keys;     // of a patch, rows of another matrix; 0: its queries
+    bool norm;        // RMS norms and rotary positions, of rows in one place: angles of 0
 } attention_shape;
 static const attention_shape shapes[] = {
-    {120, 1024, 8, 64},  {30, 4096, 8, 64},   {480, 256, 8, 64},  {120, 1024, 16, 32},
-    {120, 1024, 32, 16}, {120, 1024, 4, 128}, {120, 1024, 2, 64}, {960, 128, 8, 64},
+    {120, 1024, 8, 64, 0, 0, false},     {30, 4096, 8, 64, 0, 0, false},
+    {480, 256, 8, 64, 0, 0, false},      {120, 1024, 16, 32, 0, 0, false},
+    {120, 1024, 32, 16, 0, 0, false},    {120, 1024, 4, 128, 0, 0, false},
+    {120, 1024, 2, 64, 0, 0, false},     {960, 128, 8, 64, 0, 0, false},
+    {120, 1024, 8, 64, 2, 0, false},     {120, 1024, 4, 128, 1, 0, false},
+    {120, 1024, 2, 256, 0, 0, false},    {120, 1024, 4, 128, 0, 0, true},
+    {1, 32768, 12, 128, 0, 4101, false}, {1, 32768, 12, 128, 0, 4101, true},
+    {120, 1024, 2, 192, 0, 0, false},
 };
 
-enum { Q, K, V, GRAD_O, NUM_INPUTS, O = NUM_INPUTS, GRAD_Q, GRAD_K, GRAD_V, NUM_MATRICES };
-static const char *const names[NUM_MATRICES] = {"q", "k",      "v",      "grad_o",
-                                                "o", "grad_q", "grad_k", "grad_v"};
+enum { GRAD_O, Q, K, V, NUM_INPUTS, O = NUM_INPUTS, GRAD_Q, GRAD_K, GRAD_V, NUM_MATRICES };
+static const char *const names[NUM_MATRICES] = {"grad_o", "q",      "k",      "v",
+                                                "o",      "grad_q", "grad_k", "grad_v"};
 
 typedef struct attention_data {
     bench *b;
     attention_shape shape;
-    int64_t num_rows;
-    int32_t *rows; // of the patches, one after the other; host
+    int64_t num_rows, num_key_rows, keys; // keys of a patch
+    int32_t *rows, *key_rows; // of the patches, one after the other; host; may be the same
     spops_patches *plan;
     spops_attention_options options;
+    spops_attention_norm norm;
+    spops_attention_rotary rotary;
+    void *ones, *places, *key_places;
     bench_block inputs[NUM_INPUTS];
     void *memory[NUM_MATRICES];
     spops_matrix matrices[NUM_MATRICES];
@@ -65,10 +77,18 @@ static void enqueue_backward(void *user)
 
 // ---- Whether results are right ------------------------------------------------------------------
 
+// Heads of q that meet one of k and v.
+static int group_of(const attention_data *d)
+{
+    return d->options.kv_heads == 0 ? 1 : d->shape.heads / d->options.kv_heads;
+}
+
+// Of a head of q.
 static const float *input(const attention_data *d, int which, int32_t row, int head)
 {
-    return bench_block_row(&d->inputs[which], row, d->matrices[Q].cols) +
-           (int64_t)head * d->shape.dim;
+    const int own = which == K || which == V ? head / group_of(d) : head;
+    return bench_block_row(&d->inputs[which], row, d->matrices[which].cols) +
+           (int64_t)own * d->shape.dim;
 }
 
 static double dot(const attention_data *d, const float *a, const float *b)
@@ -77,6 +97,13 @@ static double dot(const attention_data *d, const float *a, const float *b)
     for (int c = 0; c < d->shape.dim; ++c)
         sum += (double)a[c] * (double)b[c];
     return sum;
+}
+
+// What the norm multiplies a row with.
+static double factor_of(const attention_data *d, const float *x)
+{
+    if (!d->shape.norm) return 1.0;
+    return 1.0 / sqrt(dot(d, x, x) / d->shape.dim + (double)d->norm.epsilon);
 }
 
 // A head of a query of a patch: weights of the keys, o, and grad_o . o.
@@ -94,10 +121,13 @@ static double scale_of(const attention_data *d)
 static void compute_query(const attention_data *d, const int32_t *keys, int32_t row, int head,
                           query *q)
 {
-    const int64_t n = d->shape.rows;
+    const int64_t n = d->keys;
+    const float *x = input(d, Q, row, head);
+    const double scale = scale_of(d) * factor_of(d, x);
     double top = -INFINITY, sum = 0;
     for (int64_t j = 0; j < n; ++j) {
-        q->weights[j] = scale_of(d) * dot(d, input(d, Q, row, head), input(d, K, keys[j], head));
+        const float *k = input(d, K, keys[j], head);
+        q->weights[j] = scale * factor_of(d, k) * dot(d, x, k);
         top = fmax(top, q->weights[j]);
     }
     for (int64_t j = 0; j < n; ++j)
@@ -145,32 +175,57 @@ static double logit_gradient(const attention_data *d, const query *q, int32_t ro
     return weight * (along - q->grad_dot);
 }
 
-static void expect_row(const attention_data *d, const int32_t *patch, int64_t place, int head,
-                       int which, query *q, expected_row *e)
+// Through the norm of a row x.
+static void differentiate_norm(const attention_data *d, const float *x, expected_row *e)
 {
-    const int32_t row = patch[place];
+    const double factor = factor_of(d, x), n = d->shape.dim;
+    double sum = 0, magnitude = 0;
+    if (!d->shape.norm) return;
+    for (int c = 0; c < d->shape.dim; ++c) {
+        sum += e->value[c] * (double)x[c] * factor / n;
+        magnitude += e->magnitude[c] * fabs((double)x[c]) * factor / n;
+    }
+    for (int c = 0; c < d->shape.dim; ++c) {
+        e->value[c] = factor * (e->value[c] - (double)x[c] * factor * sum);
+        e->magnitude[c] = factor * (e->magnitude[c] + fabs((double)x[c]) * factor * magnitude);
+    }
+}
+
+// head: of q; of the gradients of keys one that meets theirs.
+static void expect_row(const attention_data *d, int64_t patch, int64_t place, int head, int which,
+                       query *q, expected_row *e)
+{
+    const int32_t *queries = d->rows + patch * d->shape.rows;
+    const int32_t *keys = d->key_rows + patch * d->keys;
+    const int first = head / group_of(d) * group_of(d);
     double bound;
     memset(e, 0, sizeof *e);
     if (which == O || which == GRAD_Q) {
-        compute_query(d, patch, row, head, q);
-        for (int64_t j = 0; j < d->shape.rows; ++j) {
-            const double ds = logit_gradient(d, q, row, patch[j], j, head, &bound);
+        const int32_t row = queries[place];
+        compute_query(d, keys, row, head, q);
+        for (int64_t j = 0; j < d->keys; ++j) {
+            const float *k = input(d, K, keys[j], head);
+            const double ds = logit_gradient(d, q, row, keys[j], j, head, &bound);
             if (which == O)
-                add_scaled(d, q->weights[j], q->weights[j], input(d, V, patch[j], head), e);
+                add_scaled(d, q->weights[j], q->weights[j], input(d, V, keys[j], head), e);
             else
-                add_scaled(d, ds, bound, input(d, K, patch[j], head), e);
+                add_scaled(d, ds * factor_of(d, k), bound * factor_of(d, k), k, e);
         }
+        if (which == GRAD_Q) differentiate_norm(d, input(d, Q, row, head), e);
         return;
     }
-    for (int64_t i = 0; i < d->shape.rows; ++i) { // a key: of all queries
-        compute_query(d, patch, patch[i], head, q);
-        const double ds = logit_gradient(d, q, patch[i], row, place, head, &bound);
+    for (int64_t i = 0; i < d->shape.rows * group_of(d); ++i) { // a key: of all queries
+        const int32_t row = queries[i / group_of(d)];
+        const int own = first + (int)(i % group_of(d));
+        compute_query(d, keys, row, own, q);
+        const float *x = input(d, Q, row, own);
+        const double ds = logit_gradient(d, q, row, keys[place], place, own, &bound);
         if (which == GRAD_V)
-            add_scaled(d, q->weights[place], q->weights[place], input(d, GRAD_O, patch[i], head),
-                       e);
+            add_scaled(d, q->weights[place], q->weights[place], input(d, GRAD_O, row, own), e);
         else
-            add_scaled(d, ds, bound, input(d, Q, patch[i], head), e);
+            add_scaled(d, ds * factor_of(d, x), bound * factor_of(d, x), x, e);
     }
+    if (which == GRAD_K) differentiate_norm(d, input(d, K, keys[place], head), e);
 }
 
 static bool check_rows(const attention_data *d, int which, int num_samples)
@@ -182,28 +237,32 @@ static bool check_rows(const attention_data *d, int which, int num_samples)
     // of four factors is, by 2^-10.
     const bool tf32 = d->options.math == SPOPS_MATH_TF32;
     const bool exact = d->matrices[Q].dtype == SPOPS_DTYPE_F32 && !tf32;
-    const double roundings = which == O || which == GRAD_V ? 2.5 : 4;
+    // Normalised rows are rounded too.
+    const double roundings = (which == O || which == GRAD_V ? 2.5 : 4) + (d->shape.norm ? 3 : 0);
     const double unit = d->matrices[Q].dtype == SPOPS_DTYPE_F16 ? 0x1p-11 : 0x1p-8;
     const double allowed = exact ? 1e-5 : roundings * unit;
-    query q = {.weights = bench_host(b, d->shape.rows, sizeof *q.weights)};
+    const bool of_keys = which == GRAD_K || which == GRAD_V;
+    const int64_t length = of_keys ? d->keys : d->shape.rows;
+    query q = {.weights = bench_host(b, d->keys, sizeof *q.weights)};
     void *got = bench_host(b, m->cols, element);
     expected_row e;
     bool good = q.weights != NULL && got != NULL;
     for (int s = 0; s < num_samples && good; ++s) {
         const uint64_t random = bench_random(77 + (uint64_t)which, (uint64_t)s);
         const int64_t patch = (int64_t)(random % (uint64_t)d->shape.patches);
-        const int64_t place = (int64_t)(random >> 32) % d->shape.rows;
+        const int64_t place = (int64_t)(random >> 32) % length;
         const int head = (int)((random >> 20) % (uint64_t)d->shape.heads);
-        const int32_t *rows = d->rows + patch * d->shape.rows;
-        expect_row(d, rows, place, head, which, &q, &e);
+        const int own = of_keys ? head / group_of(d) : head;
+        const int32_t *rows = (of_keys ? d->key_rows : d->rows) + patch * length;
+        expect_row(d, patch, place, head, which, &q, &e);
         good = bench_download(
             b, got, (const char *)m->data + (size_t)(rows[place] * m->row_stride) * element,
             (size_t)m->cols * element);
         for (int c = 0; c < d->shape.dim && good; ++c) {
-            const double value = bench_get(got, m->dtype, (int64_t)head * d->shape.dim + c);
+            const double value = bench_get(got, m->dtype, (int64_t)own * d->shape.dim + c);
             if (!(fabs(value - e.value[c]) <= allowed * e.magnitude[c]))
                 good = bench_fail(b, "attention: %s[%d, %d * %d + %d] is %g, expected %g +- %g",
-                                  names[which], (int)rows[place], head, (int)d->shape.dim, c, value,
+                                  names[which], (int)rows[place], own, (int)d->shape.dim, c, value,
                                   e.value[c], allowed * e.magnitude[c]);
         }
     }
@@ -228,19 +287,23 @@ static bool run_once(attention_data *d, void (*enqueue)(void *user), int first, 
 }
 
 static void measure_pass(attention_data *d, const char *pass, void (*enqueue)(void *user),
-                         int matrices_moved, int products)
+                         int first, int last, int products)
 {
     const attention_shape *s = &d->shape;
     bench_case c = {.suite = "attention"};
-    snprintf(c.name, sizeof c.name, "%lld x %lld rows, %d x %d, %s%s", (long long)s->patches,
-             (long long)s->rows, (int)s->heads, (int)s->dim, pass,
-             d->b->options.tf32 ? " tf32" : "");
-    snprintf(c.what, sizeof c.what, "%lld patches of %lld rows in a random order",
-             (long long)s->patches, (long long)s->rows);
+    char keys[32] = "", shared[32] = "";
+    if (s->keys > 0) snprintf(keys, sizeof keys, " to %lld", (long long)s->keys);
+    if (s->kv_heads > 0) snprintf(shared, sizeof shared, " of %d", (int)s->kv_heads);
+    snprintf(c.name, sizeof c.name, "%lld x %lld rows%s, %d%s x %d,%s %s%s", (long long)s->patches,
+             (long long)s->rows, keys, (int)s->heads, shared, (int)s->dim, s->norm ? " norm," : "",
+             pass, d->b->options.tf32 ? " tf32" : "");
+    snprintf(c.what, sizeof c.what, "%lld patches of %lld rows%s in a random order",
+             (long long)s->patches, (long long)s->rows, keys);
     c.dtype = d->matrices[Q].dtype;
     c.cols = d->matrices[Q].cols;
-    c.bytes = matrices_moved * d->num_rows * c.cols * (int64_t)spops_dtype_bytes(c.dtype);
-    bench_case_note(&c, "flops", 2 * products * s->patches * s->rows * s->rows * s->heads * s->dim);
+    for (int i = first; i <= last; ++i) // each once, and in the backward pass what it reads
+        c.bytes += d->matrices[i].rows * d->matrices[i].cols * (int64_t)spops_dtype_bytes(c.dtype);
+    bench_case_note(&c, "flops", 2 * products * s->patches * s->rows * d->keys * s->heads * s->dim);
     d->status = SPOPS_STATUS_OK;
     if (bench_case_time(d->b, &c, "spops", false, enqueue, d) && bench_check(d->b, pass, d->status))
         bench_case_print(d->b, &c);
@@ -249,14 +312,16 @@ static void measure_pass(attention_data *d, const char *pass, void (*enqueue)(vo
 static bool open_matrices(attention_data *d, spops_dtype dtype)
 {
     bench *b = d->b;
-    const int64_t cols = (int64_t)d->shape.heads * d->shape.dim;
     for (int i = 0; i < NUM_MATRICES; ++i) {
-        if (!bench_alloc(b, (size_t)(d->num_rows * cols) * spops_dtype_bytes(dtype), &d->memory[i]))
+        const bool of_keys = i == K || i == V || i == GRAD_K || i == GRAD_V;
+        const int64_t rows = of_keys ? d->num_key_rows : d->num_rows;
+        const int64_t cols = (int64_t)d->shape.heads / (of_keys ? group_of(d) : 1) * d->shape.dim;
+        if (!bench_alloc(b, (size_t)(rows * cols) * spops_dtype_bytes(dtype), &d->memory[i]))
             return false;
-        d->matrices[i] = spops_matrix_dense(d->memory[i], d->num_rows, cols, dtype);
+        d->matrices[i] = spops_matrix_dense(d->memory[i], rows, cols, dtype);
         if (i < NUM_INPUTS &&
             (!bench_block_create(dtype, 20 + (uint64_t)i, -2.0f, 2.0f, &d->inputs[i]) ||
-             !bench_block_upload(&d->inputs[i], b->backend, d->memory[i], d->num_rows * cols)))
+             !bench_block_upload(&d->inputs[i], b->backend, d->memory[i], rows * cols)))
             return bench_fail(b, "no memory for %s", names[i]);
     }
     void *lse = NULL;
@@ -265,55 +330,108 @@ static bool open_matrices(attention_data *d, spops_dtype dtype)
     return good;
 }
 
+// Rows of the patches of a side, `length` each, in a random order; host, and device_rows.
+static int32_t *open_rows(bench *b, int64_t n, uint64_t seed, void **device_rows)
+{
+    int32_t *rows = bench_host(b, n, sizeof *rows);
+    if (rows == NULL) return NULL;
+    bench_fill_permutation(rows, n, seed);
+    if (bench_upload(b, rows, (size_t)n * sizeof *rows, device_rows)) return rows;
+    free(rows);
+    return NULL;
+}
+
+static bool open_offsets(bench *b, int64_t patches, int64_t length, void **device_offsets)
+{
+    int32_t *offsets = bench_host(b, patches + 1, sizeof *offsets);
+    bool good = offsets != NULL;
+    for (int64_t p = 0; good && p <= patches; ++p)
+        offsets[p] = (int32_t)(p * length);
+    good =
+        good && bench_upload(b, offsets, (size_t)(patches + 1) * sizeof *offsets, device_offsets);
+    free(offsets);
+    return good;
+}
+
 static bool open_plan(attention_data *d)
 {
     bench *b = d->b;
-    const int64_t n = d->num_rows;
-    int32_t *offsets = bench_host(b, d->shape.patches + 1, sizeof *offsets);
-    void *device_offsets = NULL, *device_rows = NULL;
-    bool good;
-    d->rows = bench_host(b, n, sizeof *d->rows);
-    if (offsets == NULL || d->rows == NULL) return false;
-    for (int64_t p = 0; p <= d->shape.patches; ++p)
-        offsets[p] = (int32_t)(p * d->shape.rows);
-    bench_fill_permutation(d->rows, n, 5);
-    good = bench_upload(b, offsets, (size_t)(d->shape.patches + 1) * sizeof *offsets,
-                        &device_offsets) &&
-           bench_upload(b, d->rows, (size_t)n * sizeof *d->rows, &device_rows);
+    const bool apart = d->shape.keys > 0;
+    void *arrays[4] = {NULL};
+    d->rows = open_rows(b, d->num_rows, 5, &arrays[1]);
+    d->key_rows = apart ? open_rows(b, d->num_key_rows, 6, &arrays[3]) : d->rows;
+    bool good = d->rows != NULL && d->key_rows != NULL &&
+                open_offsets(b, d->shape.patches, d->shape.rows, &arrays[0]) &&
+                (!apart || open_offsets(b, d->shape.patches, d->keys, &arrays[2]));
     if (good) {
         const spops_patch_lists lists = {.num_patches = d->shape.patches,
-                                         .query_offsets = device_offsets,
-                                         .query_rows = device_rows};
-        good = bench_check(b, "patches", spops_patches_create(b->ctx, n, &lists, &d->plan));
+                                         .query_offsets = arrays[0],
+                                         .query_rows = arrays[1],
+                                         .key_offsets = arrays[2],
+                                         .key_rows = arrays[3],
+                                         .num_key_rows = apart ? d->num_key_rows : 0};
+        good =
+            bench_check(b, "patches", spops_patches_create(b->ctx, d->num_rows, &lists, &d->plan));
     }
-    bench_free(b, device_offsets), bench_free(b, device_rows);
-    free(offsets);
+    for (int i = 0; i < 4; ++i)
+        bench_free(b, arrays[i]);
+    return good;
+}
+
+// Weights of 1, and all rows in one place.
+static bool open_norm(attention_data *d)
+{
+    bench *b = d->b;
+    const int64_t n = d->shape.dim, rows = d->num_rows, key_rows = d->num_key_rows;
+    float *values = bench_host(b, n + 3 * (rows + key_rows), sizeof *values);
+    if (values == NULL) return false;
+    for (int64_t i = 0; i < n + 3 * (rows + key_rows); ++i)
+        values[i] = i < n ? 1.0f : 0.0f;
+    const bool good =
+        bench_upload(b, values, (size_t)n * sizeof *values, &d->ones) &&
+        bench_upload(b, values + n, (size_t)(3 * rows) * sizeof *values, &d->places) &&
+        bench_upload(b, values + n, (size_t)(3 * key_rows) * sizeof *values, &d->key_places);
+    free(values);
+    d->norm = spops_attention_norm_default();
+    d->norm.epsilon = 1e-5f;
+    d->norm.q_weight = d->norm.k_weight = spops_matrix_dense(d->ones, 1, n, SPOPS_DTYPE_F32);
+    d->rotary = spops_attention_rotary_default();
+    d->rotary.axis_dim = d->shape.dim / 6 * 2;
+    d->rotary.coords = spops_matrix_dense(d->places, rows, 3, SPOPS_DTYPE_F32);
+    d->rotary.key_coords = spops_matrix_dense(d->key_places, key_rows, 3, SPOPS_DTYPE_F32);
+    d->options.norm = &d->norm;
+    d->options.rotary = &d->rotary;
     return good;
 }
 
 static void measure_shape(bench *b, attention_shape shape, spops_dtype dtype)
 {
     attention_data d = {.b = b, .shape = shape, .num_rows = shape.patches * shape.rows};
+    d.keys = shape.keys > 0 ? shape.keys : shape.rows;
+    d.num_key_rows = shape.patches * d.keys;
     const bool backward = bench_wants(b->options.passes, "backward");
-    const int samples = shape.rows > 1024 ? 1 : 2; // of keys, each of which takes all queries
+    // Of keys, each of which takes all queries and those all keys.
+    const int64_t pairs = shape.rows * d.keys;
+    const int samples = pairs > 1 << 24 ? 0 : pairs > 1 << 20 ? 1 : 2;
     size_t bytes;
 
     d.options = spops_attention_options_default();
     d.options.heads = shape.heads;
+    d.options.kv_heads = shape.kv_heads;
     d.options.math = b->options.tf32 ? SPOPS_MATH_TF32 : SPOPS_MATH_EXACT;
     bench_progress("attention %lld x %lld, %d x %d: checking", (long long)shape.patches,
                    (long long)shape.rows, (int)shape.heads, (int)shape.dim);
-    if (!open_plan(&d) || !open_matrices(&d, dtype)) goto done;
+    if (!open_plan(&d) || !open_matrices(&d, dtype) || (shape.norm && !open_norm(&d))) goto done;
     bytes = spops_attention_scratch_bytes(d.plan, d.matrices[Q].cols, dtype, &d.options, backward);
     if (!bench_check(b, "reserve", spops_context_reserve(b->ctx, bytes)) ||
         !run_once(&d, enqueue_forward, O, O) || !check_rows(&d, O, NUM_SAMPLES))
         goto done;
     if (bench_wants(b->options.passes, "forward"))
-        measure_pass(&d, "forward", enqueue_forward, 4, 2);
+        measure_pass(&d, "forward", enqueue_forward, Q, O, 2);
     if (backward && run_once(&d, enqueue_backward, GRAD_Q, GRAD_V) &&
         check_rows(&d, GRAD_Q, NUM_SAMPLES) && check_rows(&d, GRAD_K, samples) &&
         check_rows(&d, GRAD_V, samples))
-        measure_pass(&d, "backward", enqueue_backward, 8, 5);
+        measure_pass(&d, "backward", enqueue_backward, GRAD_O, GRAD_V, 5);
 
 done:
     spops_patches_destroy(d.plan);
@@ -322,6 +440,8 @@ done:
     for (int i = 0; i < NUM_INPUTS; ++i)
         bench_block_destroy(&d.inputs[i]);
     bench_free(b, d.lse);
+    bench_free(b, d.ones), bench_free(b, d.places), bench_free(b, d.key_places);
+    if (d.key_rows != d.rows) free(d.key_rows);
     free(d.rows);
 }
 
@@ -335,6 +455,7 @@ static void run_suite(bench *b)
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; ++i) {
             attention_shape shape = shapes[i];
             if (b->options.quick && shape.rows > 1024) continue;
+            if (shape.patches == 1) shape.rows /= factor; // one long list
             shape.patches = shape.patches / factor > 0 ? shape.patches / factor : 1;
             measure_shape(b, shape, (spops_dtype)t);
         }

@@ -18,6 +18,8 @@ typedef enum key_kind {
     KEYS_ARE_QUERIES,
     KEYS_ONCE,  // each row at most once
     KEYS_TWICE, // rows at random
+    KEYS_FEW,   // of another matrix, of less rows
+    KEYS_MANY,  // of more
     NUM_KEY_KINDS
 } key_kind;
 
@@ -47,10 +49,15 @@ typedef struct host_side {
 } host_side;
 
 typedef struct host_lists {
-    int32_t num_rows, num_patches;
+    int32_t num_rows, num_key_rows, num_patches;
     bool same;
     host_side side[2];
 } host_lists;
+
+static int32_t rows_of(const host_lists *l, int side)
+{
+    return side == 0 ? l->num_rows : l->num_key_rows;
+}
 
 static void *zeroed(int64_t n)
 {
@@ -76,6 +83,7 @@ static host_lists make_lists(const patch_case *c, key_kind keys, uint64_t stream
     }
     l.num_rows = l.side[0].num + c->spare_rows;
     if (l.num_rows == 0 && l.side[1].num > 0) l.num_rows = 1;
+    l.num_key_rows = keys == KEYS_FEW ? 37 : keys == KEYS_MANY ? l.num_rows + 700 : l.num_rows;
     all = zeroed(l.num_rows);
     for (int32_t r = 0; r < l.num_rows; ++r)
         all[r] = r;
@@ -86,7 +94,7 @@ static host_lists make_lists(const patch_case *c, key_kind keys, uint64_t stream
             l.side[i].rows[e] = i == 0              ? all[e]
                                 : l.same            ? l.side[0].rows[e]
                                 : keys == KEYS_ONCE ? all[e]
-                                                    : (int32_t)test_rng_below(&rng, l.num_rows);
+                                                    : (int32_t)test_rng_below(&rng, l.num_key_rows);
     }
     free(all);
     return l;
@@ -117,6 +125,7 @@ static device_lists upload(test_device *d, const host_lists *l)
     to.lists.query_rows = to.arrays[1];
     to.lists.key_offsets = to.arrays[2];
     to.lists.key_rows = to.arrays[3];
+    if (l->num_key_rows != l->num_rows) to.lists.num_key_rows = l->num_key_rows;
     return to;
 }
 
@@ -154,11 +163,12 @@ static int compare_i32(const void *a, const void *b)
 static void check_rest(test_device *d, const host_lists *l, int side, const int32_t *rest,
                        int32_t num, const char *what)
 {
-    int32_t *sorted = zeroed(l->side[side].num), *expected = zeroed(l->num_rows), n = 0, at = 0;
+    int32_t *sorted = zeroed(l->side[side].num), *expected = zeroed(rows_of(l, side)), n = 0,
+            at = 0;
     if (l->side[side].num > 0)
         memcpy(sorted, l->side[side].rows, (size_t)l->side[side].num * sizeof *sorted);
     qsort(sorted, (size_t)l->side[side].num, sizeof *sorted, compare_i32);
-    for (int32_t r = 0; r < l->num_rows; ++r) {
+    for (int32_t r = 0; r < rows_of(l, side); ++r) {
         while (at < l->side[side].num && sorted[at] < r)
             ++at;
         if (at == l->side[side].num || sorted[at] != r) expected[n++] = r;
@@ -204,10 +214,10 @@ static void check_tiles(test_device *d, const host_lists *l, int side, int size,
 static void check_key_lists(test_device *d, const host_lists *l, const spops_patch_arrays *a,
                             const char *what)
 {
-    int32_t *offsets = zeroed(l->num_rows + 1), *entries = zeroed(l->side[1].num), at = 0;
-    int32_t *last = zeroed(l->num_rows), *next = zeroed(l->side[1].num),
-            *head = zeroed(l->num_rows);
-    memset(head, 0xff, (size_t)l->num_rows * sizeof *head);
+    int32_t *offsets = zeroed(l->num_key_rows + 1), *entries = zeroed(l->side[1].num), at = 0;
+    int32_t *last = zeroed(l->num_key_rows), *next = zeroed(l->side[1].num),
+            *head = zeroed(l->num_key_rows);
+    memset(head, 0xff, (size_t)l->num_key_rows * sizeof *head);
     for (int32_t e = 0; e < l->side[1].num; ++e) { // a chain of entries for every row
         const int32_t r = l->side[1].rows[e];
         next[e] = -1;
@@ -217,12 +227,12 @@ static void check_key_lists(test_device *d, const host_lists *l, const spops_pat
             next[last[r]] = e;
         last[r] = e;
     }
-    for (int32_t r = 0; r < l->num_rows; ++r) {
+    for (int32_t r = 0; r < l->num_key_rows; ++r) {
         for (int32_t e = head[r]; e >= 0; e = next[e])
             entries[at++] = e;
         offsets[r + 1] = at;
     }
-    check_i32(d, a->key_offsets, offsets, l->num_rows + 1, what, "key_offsets");
+    check_i32(d, a->key_offsets, offsets, l->num_key_rows + 1, what, "key_offsets");
     check_i32(d, a->key_entries, entries, at, what, "key_entries");
     free(offsets), free(entries), free(last), free(next), free(head);
 }
@@ -237,6 +247,7 @@ static void check_plan(test_device *d, const spops_patches *plan, const host_lis
     test_download_i32(d, (int32_t *)(void *)&state, (const int32_t *)(const void *)a->state,
                       sizeof state / 4);
     cr_assert_eq(info.num_rows, l->num_rows, "%s", what);
+    cr_assert_eq(info.num_key_rows, l->num_key_rows, "%s", what);
     cr_assert_eq(info.num_patches, l->num_patches, "%s", what);
     cr_assert_eq(info.num_queries, l->side[0].num, "%s", what);
     cr_assert_eq(info.num_keys, l->side[1].num, "%s", what);
@@ -277,7 +288,7 @@ ParameterizedTest(struct backend_param *p, patches, created_from_lists)
         host_lists l = make_lists(c, keys, (uint64_t)i);
         device_lists there = upload(&d, &l);
         spops_patches *plan = NULL;
-        bool *named = calloc((size_t)l.num_rows + 1, 1), once = true;
+        bool *named = calloc((size_t)l.num_key_rows + 1, 1), once = true;
         cr_assert(named != NULL, "no memory");
         for (int32_t e = 0; e < l.side[1].num; ++e) {
             once = once && !named[l.side[1].rows[e]];
@@ -374,8 +385,12 @@ ParameterizedTest(struct launch_param *p, patches, set_on_the_stream)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
-    for (int same = 0; same < 2; ++same) {
+    static const int32_t key_rows[] = {30000, 30000, 200,
+                                       50000}; // of the last two, of another matrix
+    for (int kind = 0; kind < 4; ++kind) {
+        const int same = kind == 0;
         const host_lists nothing = {.num_rows = 30000,
+                                    .num_key_rows = key_rows[kind],
                                     .same = same == 1,
                                     .side = {{.offsets = zeroed(1)}, {.offsets = zeroed(1)}}};
         spops_patches_capacity shape = spops_patches_capacity_default();
@@ -387,6 +402,7 @@ ParameterizedTest(struct launch_param *p, patches, set_on_the_stream)
         shape.max_queries = 40000;
         shape.max_keys = same ? 0 : 300000;
         shape.same = same;
+        shape.num_key_rows = kind < 2 ? 0 : key_rows[kind];
         test_expect_ok(d.ctx, spops_patches_reserve(d.ctx, &shape, &plan), "reserve");
         check_plan(&d, plan, &nothing, same == 1, "before the first set");
         b.num_patches = test_upload_i32(&d, &nothing.num_rows, 1);
@@ -395,8 +411,11 @@ ParameterizedTest(struct launch_param *p, patches, set_on_the_stream)
             b.arrays[i] = test_upload_i32(&d, none, 300001);
             free(none);
         }
-        b.lists = (spops_patch_lists){shape.max_patches, b.arrays[0], b.arrays[1],
-                                      same ? NULL : b.arrays[2], same ? NULL : b.arrays[3],
+        b.lists = (spops_patch_lists){shape.max_patches,
+                                      b.arrays[0],
+                                      b.arrays[1],
+                                      same ? NULL : b.arrays[2],
+                                      same ? NULL : b.arrays[3],
                                       0};
         if (d.launch == LAUNCH_CAPTURED) {
             cr_assert(device_capture_begin(d.stream), "%s", device_error());
@@ -407,10 +426,14 @@ ParameterizedTest(struct launch_param *p, patches, set_on_the_stream)
         for (int i = 0; i < NUM_CASES + NUM_SPOILINGS; ++i) {
             const spoiling wrong = i < NUM_CASES ? NOTHING_WRONG : (spoiling)(i - NUM_CASES);
             const patch_case *c = &cases[i < NUM_CASES ? i : 5];
-            const key_kind keys = same ? KEYS_ARE_QUERIES : i % 2 ? KEYS_ONCE : KEYS_TWICE;
+            const key_kind keys = same       ? KEYS_ARE_QUERIES
+                                  : kind > 1 ? KEYS_FEW
+                                  : i % 2    ? KEYS_ONCE
+                                             : KEYS_TWICE;
             spops_patches_info info = spops_patches_info_default();
             host_lists l = make_lists(c, keys, 100 + (uint64_t)i);
             l.num_rows = nothing.num_rows;
+            l.num_key_rows = nothing.num_key_rows;
             fill_buffers(&d, &b, &l);
             spoil(&d, &b, &l, wrong, shape.max_patches, shape.max_queries);
             if (graph != NULL)
@@ -429,7 +452,7 @@ ParameterizedTest(struct launch_param *p, patches, set_on_the_stream)
                 cr_assert_eq(info.refused, !over, "%d", wrong);
                 cr_assert_eq(info.num_patches + info.num_queries + info.num_keys, 0, "%d", wrong);
                 cr_assert_eq(info.num_no_queries, l.num_rows, "%d", wrong);
-                cr_assert_eq(info.num_no_keys, l.num_rows, "%d", wrong);
+                cr_assert_eq(info.num_no_keys, l.num_key_rows, "%d", wrong);
             }
             free_lists(&l);
         }
@@ -576,7 +599,7 @@ static void check_order(const order_case *c, const host_points *h, const int32_t
 // The lists that an order and a size of patches make.
 static host_lists cut(const order_case *c, const host_points *h, const int32_t *order)
 {
-    host_lists l = {.num_rows = c->n, .same = !c->borrow};
+    host_lists l = {.num_rows = c->n, .num_key_rows = c->n, .same = !c->borrow};
     const int32_t samples = c->samples > 0 ? c->samples : 1;
     for (int i = 0; i < 2; ++i) {
         l.side[i].offsets = zeroed(c->n + 1);
@@ -730,7 +753,7 @@ static host_lists windows(const int32_t *sample_buckets, int32_t samples, const 
                           const int32_t *rows, int32_t n, const spops_patch_window *w)
 {
     const int32_t wide = w->buckets > 0 ? w->buckets : 1, stride = w->stride > 0 ? w->stride : 1;
-    host_lists l = {.num_rows = n, .same = true};
+    host_lists l = {.num_rows = n, .num_key_rows = n, .same = true};
     for (int i = 0; i < 2; ++i) {
         l.side[i].offsets = zeroed(sample_buckets[samples] + 1);
         l.side[i].rows = zeroed(n);
@@ -863,6 +886,19 @@ ParameterizedTest(struct backend_param *p, patches, refused)
                 SPOPS_STATUS_INVALID_ARGUMENT, "num_rows is -1", "num_rows");
     test_expect(d.ctx, spops_patches_create(d.ctx, 5, NULL, &plan), SPOPS_STATUS_INVALID_ARGUMENT,
                 "lists is NULL", "lists");
+    lists.num_key_rows = 9;
+    test_expect(d.ctx, spops_patches_create(d.ctx, 5, &lists, &plan), SPOPS_STATUS_INVALID_ARGUMENT,
+                "lists->num_key_rows is 9, expected 0 as key_offsets is NULL", "key rows");
+    lists.key_offsets = there[0];
+    lists.key_rows = there[1];
+    lists.num_key_rows = -1;
+    test_expect(d.ctx, spops_patches_create(d.ctx, 5, &lists, &plan), SPOPS_STATUS_INVALID_ARGUMENT,
+                "lists->num_key_rows is -1", "key rows");
+    lists.num_key_rows = 4;
+    test_expect(d.ctx, spops_patches_create(d.ctx, 5, &lists, &plan), SPOPS_STATUS_INVALID_ARGUMENT,
+                "entry 0 of lists->key_rows is 4, expected 0 to 3 (num_key_rows - 1)", "key rows");
+    lists.key_offsets = lists.key_rows = NULL;
+    lists.num_key_rows = 0;
     test_expect_ok(d.ctx, spops_patches_create(d.ctx, 5, &lists, &plan), "good");
     test_expect(d.ctx, spops_patches_update(d.ctx, plan, NULL, &lists),
                 SPOPS_STATUS_INVALID_ARGUMENT, "not made by patches_reserve", "set");
@@ -879,6 +915,11 @@ ParameterizedTest(struct backend_param *p, patches, refused)
     shape.max_keys = 3;
     test_expect(d.ctx, spops_patches_reserve(d.ctx, &shape, &reserved),
                 SPOPS_STATUS_INVALID_ARGUMENT, "max_keys is 3, expected 0 as same is 1", "reserve");
+    shape.max_keys = 0;
+    shape.num_key_rows = 6;
+    test_expect(d.ctx, spops_patches_reserve(d.ctx, &shape, &reserved),
+                SPOPS_STATUS_INVALID_ARGUMENT,
+                "num_key_rows is 6, expected num_rows, 5, as same is 1", "reserve");
     spops_patches_destroy(plan);
     test_free(&d, there[0]), test_free(&d, there[1]);
     test_close(&d);

@@ -232,8 +232,11 @@ template <class T> struct backward_call {
             f.coords = coords_of_side(f.rotary, keys ? SPOPS_ATTENTION_K : SPOPS_ATTENTION_Q);
         }
         const bool by_two = f.to.wide && f.rotary.pairs % 2 == 0;
-        return launch(ctx, "attention_execute_backward: finish",
-                      by_two ? attention_finish_kernel<T, 2> : attention_finish_kernel<T, 1>,
+        const auto kernel = f.group > 1 ? (by_two ? attention_finish_kernel<T, 2, true>
+                                                  : attention_finish_kernel<T, 1, true>)
+                                        : (by_two ? attention_finish_kernel<T, 2, false>
+                                                  : attention_finish_kernel<T, 1, false>);
+        return launch(ctx, "attention_execute_backward: finish", kernel,
                       blocks_of_warps(ctx,
                                       sums   ? patches->num_key_rows
                                       : keys ? patches->max_keys

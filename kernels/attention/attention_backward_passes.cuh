@@ -121,13 +121,14 @@ struct attention_finish_params {
     float *weights;
 };
 
-// A warp has a row.
-template <class T, int WIDTH>
+// A warp has a row. GROUPS: group may be more than 1.
+template <class T, int WIDTH, bool GROUPS>
 __global__ void __launch_bounds__(attention_pass_threads)
     attention_finish_kernel(const __grid_constant__ attention_finish_params p)
 {
     const bool sums = p.offsets != nullptr;
-    const int cols = p.heads * p.group * p.dim, pairs = p.rotary.pairs,
+    const int group = GROUPS ? p.group : 1;
+    const int cols = p.heads * group * p.dim, pairs = p.rotary.pairs,
               items = (p.dim - 3 * pairs) / WIDTH;
     const int num = sums ? p.num_rows : *p.num_entries;
     const int warps = (int)gridDim.x * attention_pass_threads / 32;
@@ -142,11 +143,11 @@ __global__ void __launch_bounds__(attention_pass_threads)
             lane.angles_of(p.coords, row, sine, cosine);
 #pragma unroll 4
             for (int h = lane.head; h < p.heads; h += lane.heads_at_once) {
-                const float *const from = p.parts + (int64_t)h * p.group * p.dim + lane.col;
+                const float *const from = p.parts + h * group * p.dim + lane.col;
                 float u[WIDTH] = {}, v[WIDTH] = {};
                 for (int e = begin; e < end; ++e) {
                     const int64_t at = (int64_t)(sums ? __ldg(p.entries + e) : e) * cols;
-                    for (int j = 0; j < p.group; ++j) {
+                    for (int j = 0; j < group; ++j) {
                         add_columns(u, from + at + j * p.dim);
                         if (lane.turns) add_columns(v, from + at + j * p.dim + pairs);
                     }

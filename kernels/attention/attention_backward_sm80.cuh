@@ -27,6 +27,17 @@ template <class T_, int DIM_> struct attention_backward_sm80_policy {
                                                   // the table (attention_table)
 };
 
+// sum += the own rows of a warp times streamed rows.
+template <class P>
+__device__ __forceinline__ void multiply_own(float (&sum)[P::streamed / 2], uint32_t own,
+                                             uint32_t streamed, int warp, int lane)
+{
+    typedef typename P::T T;
+    uint32_t left[P::DIM / step_columns<T>][4];
+    load_left<T, P::DIM>(left, own, warp * 16, lane);
+    multiply_lines<T, P::streamed, P::DIM>(sum, left, streamed, lane);
+}
+
 template <class P, attention_side SIDE>
 __global__ void __launch_bounds__(P::threads)
     attention_backward_sm80_kernel(const __grid_constant__ attention_backward_params p)
@@ -113,15 +124,8 @@ __global__ void __launch_bounds__(P::threads)
         const float *const scalars = reinterpret_cast<const float *>(stage + 2 * P::streamed_bytes);
 
         float t[S / 2] = {}, u[S / 2] = {};
-        {
-            uint32_t left[D / step_columns<T>][4];
-            load_left<T, D>(left, own_first, warp * 16, lane);
-            multiply_lines<T, S, D>(t, left, first, lane);
-            if (!of_second) {
-                load_left<T, D>(left, own_second, warp * 16, lane);
-                multiply_lines<T, S, D>(u, left, second, lane);
-            }
-        }
+        multiply_own<P>(t, own_first, first, warp, lane);
+        if (!of_second) multiply_own<P>(u, own_second, second, warp, lane);
         const int left = num_streamed - step * S;
         if (biased) {
             const int i = (int)threadIdx.x;
@@ -142,7 +146,7 @@ __global__ void __launch_bounds__(P::threads)
             const float d = SIDE == OWN_KEYS ? scalars[S + col] : row_delta[h];
             // Rows that are not there count nothing, whatever the own rows hold.
             t[i] = col < left ? e : 0.0f;
-            u[i] = col < left ? e * (u[i] - d) : 0.0f;
+            u[i] = col < left ? (of_second ? e : e * (u[i] - d)) : 0.0f;
             if (tabled) pair[at] = u[i];
         }
         uint32_t weights[S / step_columns<T>][4];
@@ -150,10 +154,7 @@ __global__ void __launch_bounds__(P::threads)
             sums_to_left<T, S>(weights, t);
             multiply_columns<T, S, D>(grad_second, weights, second, lane);
         }
-        if (of_second)
-            sums_to_left<T, S>(weights, t);
-        else
-            sums_to_left<T, S>(weights, u);
+        sums_to_left<T, S>(weights, u);
         multiply_columns<T, S, D>(grad_first, weights, of_second ? second : first, lane);
         if (tabled) {
             __syncthreads();

@@ -108,8 +108,8 @@ class Row:
         dtype = self.dtype(o)
         if self.may_be_f4(o):
             dims[-1] = f"_cols({dims[-1]}, {dtype})"
-        if o.blocks:  # as its first input has its columns
-            like = next(python_name(a.name) for a in self.tensors if a.blocks)
+        if o.blocks:  # as the first input of so many columns has them
+            like = next(python_name(a.name) for a in self.tensors if a.blocks and a.dims[1] == o.dims[1])
             shape = f"({dims[0]}, *{like}.shape[1:])"
         else:
             shape = "(" + ", ".join(dims) + ",)"

@@ -120,8 +120,8 @@ class Shapes:
 
     def output(self, o: Argument, asked: str | None) -> jax.ShapeDtypeStruct:
         shape = tuple(self.value(d) for d in o.dims)
-        if o.blocks:  # as the first input has its columns
-            like = next(a for a in self.required if a.blocks)
+        if o.blocks:  # as the first input of so many columns has them
+            like = next(a for a in self.required if a.blocks and a.dims[1] == o.dims[1])
             shape = (shape[0], *self.arrays[like.name].shape[1:])
         return jax.ShapeDtypeStruct(shape, self.dtype(o, asked))
 

@@ -390,13 +390,19 @@ def attention(
     v: Tensor,
     patches: Plan,
     positions: Tensor | None = None,
+    key_positions: Tensor | None = None,
     bias_coords: Tensor | None = None,
+    bias_key_coords: Tensor | None = None,
     bias_table: Tensor | None = None,
+    q_weight: Tensor | None = None,
+    k_weight: Tensor | None = None,
     heads: int = 1,
     scale: float = 0.0,
     math: str | int = 'exact',
     rotary_base: float = 0.0,
     rotary_axis_dim: int = 0,
+    kv_heads: int = 0,
+    epsilon: float = 0.0,
     o: Tensor | None = None,
     lse: Tensor | bool = False,
 ) -> Tensor | tuple[Tensor, ...]: ...  # o[i] = sum over the keys j of i's patch of softmax(scale q[i] k[j] + bias) v[j], for every head.
@@ -410,17 +416,25 @@ def attention_backward(
     grad_o: Tensor,
     patches: Plan,
     positions: Tensor | None = None,
+    key_positions: Tensor | None = None,
     bias_coords: Tensor | None = None,
+    bias_key_coords: Tensor | None = None,
     bias_table: Tensor | None = None,
+    q_weight: Tensor | None = None,
+    k_weight: Tensor | None = None,
     heads: int = 1,
     scale: float = 0.0,
     math: str | int = 'exact',
     rotary_base: float = 0.0,
     rotary_axis_dim: int = 0,
+    kv_heads: int = 0,
+    epsilon: float = 0.0,
     grad_q: Tensor | bool = True,
     grad_k: Tensor | bool = True,
     grad_v: Tensor | bool = True,
     grad_table: Tensor | bool = True,
+    grad_q_weight: Tensor | bool = True,
+    grad_k_weight: Tensor | bool = True,
 ) -> Tensor | tuple[Tensor, ...]: ...  # Gradients of attention.
 
 def linear(
@@ -1097,7 +1111,8 @@ def patches(
     query_rows: Tensor | None = None,
     key_offsets: Tensor | None = None,
     key_rows: Tensor | None = None,
-) -> Plan: ...  # Which rows attend to each other, from lists.
+    num_key_rows: int = 0,
+) -> Plan: ...  # Which rows attend to which, from lists; num_key_rows: of keys that are rows of another matrix.
 
 def patches_order(
     cloud: Tensor,

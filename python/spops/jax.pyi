@@ -389,13 +389,19 @@ def attention(
     v: Array,
     patches: Plan,
     positions: Array | None = None,
+    key_positions: Array | None = None,
     bias_coords: Array | None = None,
+    bias_key_coords: Array | None = None,
     bias_table: Array | None = None,
+    q_weight: Array | None = None,
+    k_weight: Array | None = None,
     heads: int = 1,
     scale: float = 0.0,
     math: str | int = 'exact',
     rotary_base: float = 0.0,
     rotary_axis_dim: int = 0,
+    kv_heads: int = 0,
+    epsilon: float = 0.0,
     lse: bool = False,
 ) -> Array | tuple[Array, ...]: ...  # o[i] = sum over the keys j of i's patch of softmax(scale q[i] k[j] + bias) v[j], for every head.
 
@@ -408,17 +414,25 @@ def attention_backward(
     grad_o: Array,
     patches: Plan,
     positions: Array | None = None,
+    key_positions: Array | None = None,
     bias_coords: Array | None = None,
+    bias_key_coords: Array | None = None,
     bias_table: Array | None = None,
+    q_weight: Array | None = None,
+    k_weight: Array | None = None,
     heads: int = 1,
     scale: float = 0.0,
     math: str | int = 'exact',
     rotary_base: float = 0.0,
     rotary_axis_dim: int = 0,
+    kv_heads: int = 0,
+    epsilon: float = 0.0,
     grad_q: bool = True,
     grad_k: bool = True,
     grad_v: bool = True,
     grad_table: bool = True,
+    grad_q_weight: bool = True,
+    grad_k_weight: bool = True,
 ) -> Array | tuple[Array, ...]: ...  # Gradients of attention.
 
 def linear(
@@ -1087,8 +1101,9 @@ def patches(
     query_rows: Array | None = None,
     key_offsets: Array | None = None,
     key_rows: Array | None = None,
+    num_key_rows: int = 0,
     **capacities: int,
-) -> Plan: ...  # Which rows attend to each other, from lists.
+) -> Plan: ...  # Which rows attend to which, from lists; num_key_rows: of keys that are rows of another matrix.
 
 def patches_order(
     cloud: Array,

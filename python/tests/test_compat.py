@@ -57,6 +57,24 @@ def test_flash_attn(dtype, tolerance, device):
         assert (grad - ref_grad).norm() < 2 * tolerance * ref_grad.norm()
 
 
+def test_flash_attn_to_other_rows(device):
+    """Keys of other lengths, with fewer heads: as one sequence, in a batch, and with lengths that change."""
+    q, kv = torch.randn(2, 30, 4, 16).requires_grad_(), torch.randn(2, 2, 11, 2, 16).requires_grad_()
+    k, v = kv.repeat_interleave(2, 3)
+    ref = plain_attention(q, k, v, 0.25)
+    g = torch.randn(ref.shape)
+    ref_grads = torch.autograd.grad(ref, (q, kv), g.double(), retain_graph=True)
+    cu, cu_k = torch.tensor([0, 30, 60], dtype=torch.int32), torch.tensor([0, 11, 22], dtype=torch.int32)
+    flat = [t.flatten(0, 1) for t in (q, *kv)]
+    for out in (flash_attn.flash_attn_func(q, *kv), flash_attn.flash_attn_varlen_func(*flat, cu, cu_k, 30, 11).view(ref.shape)):
+        torch.testing.assert_close(out.double(), ref, rtol=1e-5, atol=1e-5)
+        for grad, expected in zip(torch.autograd.grad(out, (q, kv), g), ref_grads):
+            torch.testing.assert_close(grad, expected, rtol=1e-4, atol=1e-4)
+    cu_k[1] = 1
+    out = flash_attn.flash_attn_varlen_func(*flat, cu, cu_k, 30, 21)
+    torch.testing.assert_close(out[:30], flat[2][:1].repeat_interleave(2, 1).expand(30, -1, -1))
+
+
 def test_lists_of_flash_attn_may_change(device):
     qkv = torch.randn(20, 3, 1, 16)
     cu = torch.tensor([0, 5, 20], dtype=torch.int32)
@@ -77,8 +95,8 @@ def test_what_flash_attn_lacks(device):
         with pytest.raises(NotImplementedError, match=words):
             flash_attn.flash_attn_qkvpacked_func(qkv, **options)
     q, k, _ = qkv.unbind(2)
-    with pytest.raises(NotImplementedError, match="are not the same rows"):
-        flash_attn.flash_attn_func(q, k[:, :2], k[:, :2])
+    with pytest.raises(NotImplementedError, match="1 heads of queries are no multiple of 2 of keys"):
+        flash_attn.flash_attn_func(q, k.repeat(1, 1, 2, 1), k.repeat(1, 1, 2, 1))
     flash_attn.flash_attn_qkvpacked_func(qkv, deterministic=True, window_size=(-1, -1))
 
 

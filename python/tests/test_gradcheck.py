@@ -92,6 +92,23 @@ def test_rotary_attention(device):
     assert torch.autograd.gradcheck(lambda *v: F.attention(*v, p, heads=2, positions=places), rows)
 
 
+def test_attention_to_other_rows(device):
+    """Keys of another matrix, two heads of q to one of them, norms with weights of all heads and of each."""
+    if device.type != "cpu":
+        pytest.skip("rows of f64 run on the CPU")
+    p = F.patches(torch.tensor([0, 3, 3, 7]), 8, query_rows=torch.randperm(8)[:7], num_key_rows=11,
+                  key_offsets=torch.tensor([0, 5, 6, 9]), key_rows=torch.randint(0, 11, (9,)))  # fmt: skip
+    places, key_places = torch.rand(8, 3) * 20, torch.rand(11, 3) * 20
+    sizes = [(8, 24), (11, 12), (11, 12), (1, 6), (2, 6)]
+    rows = [torch.randn(s, dtype=torch.float64, requires_grad=True) for s in sizes]
+
+    def f(q, k, v, q_weight, k_weight):
+        return F.attention(q, k, v, p, heads=4, kv_heads=2, positions=places, key_positions=key_places, q_weight=q_weight,
+                           k_weight=k_weight, epsilon=0.1)  # fmt: skip
+
+    assert torch.autograd.gradcheck(f, rows)
+
+
 def test_layers_of_double(device):
     """A network that was turned to double keeps the digits of double, biases too."""
     if device.type != "cpu":

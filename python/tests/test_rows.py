@@ -16,7 +16,7 @@ import spops.functional as F
 from spops import _device, _generate, _library, _made, _rows
 from spops._rows import FLOATS, INTS, PLAN, TENSOR, operators, python_of
 
-SIZES = {"N": 24, "M": 24, "C": 8, "Ci": 8, "Co": 8, "H": 16, "S": 2, "K": 3, "P": 2, "Q": 24, "D": 4, "B": 5, "I": 4}
+SIZES = {"N": 24, "M": 24, "C": 8, "Ci": 8, "Co": 8, "H": 16, "S": 2, "K": 3, "P": 2, "Q": 24, "D": 4, "B": 5, "I": 4, "W": 2, "U": 1}
 DTYPES = {"narrow": "f8e4m3", "float": "f32", "real": "f32"}
 EYE = [1.0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 1]
 BEV = dict(num_batches=1, num_cameras=1, num_depths=4, feature_height=2, feature_width=3, num_cells_x=4, num_cells_y=4, num_cells_z=1)
@@ -45,8 +45,7 @@ VALUES = {
     "buckets": dict(bucket_rows=8),
     "patches": dict(num_rows=24),
     "patches_order": dict(patch_rows=8),
-    "attention": dict(heads=2),
-    "attention_backward": dict(heads=2),
+    **dict.fromkeys(("attention", "attention_backward"), dict(heads=2, kv_heads=1, rotary_axis_dim=2)),
     "segment_topk": dict(k=3),
     "segment_topk_backward": dict(k=3),
     "bev_plan": dict(**BEV, input_height=16, input_width=24, depth_start_m=1.0, depth_step_m=1.0, grid_lower_m=[-8.0, -8, -8],
@@ -59,7 +58,7 @@ VALUES = {
     "quantize": dict(dtype=torch.float8_e4m3fn),
     "dequantize": dict(dtype=torch.float32),
 }  # fmt: skip
-LISTS = {"patches": {"Q": 24, "K": 24}}  # sizes of a row's own
+LISTS = {"patches": {"Q": 24, "K": 24}, **dict.fromkeys(("attention", "attention_backward"), {"B": 9})}  # sizes of a row's own
 
 
 def plan_of(kind, row):

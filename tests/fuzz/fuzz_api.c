@@ -1897,6 +1897,7 @@ static void make_patches(world *w)
     if (!same) {
         lists.key_offsets = ascending(w, n, keys);
         lists.key_rows = ints(w, keys, MOST_ROWS);
+        if (pick(w, 2)) lists.num_key_rows = count_of(w, MOST_ROWS);
     }
     if (lists.num_patches > n) lists.num_patches = n;
     lists.query_rows = rows_for(lists.query_offsets, lists.num_patches, lists.query_rows, queries);
@@ -1907,6 +1908,7 @@ static void make_patches(world *w)
     shape.max_keys = same ? 0 : count_of(w, MOST_ROWS);
     shape.same = rarely(w) ? hostile_i32(w) : same;
     shape.max_samples = count_of(w, 2);
+    if (!same && pick(w, 2)) shape.num_key_rows = count_of(w, MOST_ROWS);
     const spops_point_cloud cloud = cloud_of(w, pick(w, 2) ? MOST_ROWS : pick(w, MOST_ROWS));
     const spops_buckets *buckets = find(w, BUCKETS);
     spops_patch_order order = spops_patch_order_default();
@@ -1969,59 +1971,97 @@ static void make_patches(world *w)
     }
 }
 
+// What the options of attention point to.
+typedef struct attention_choice {
+    spops_attention_options options;
+    spops_attention_rotary rotary;
+    spops_attention_bias bias;
+    spops_attention_norm norm;
+} attention_choice;
+
+static void choose_attention(world *w, attention_choice *c, const spops_patches_info *info,
+                             int32_t heads, int32_t kv_heads, int64_t dim, int64_t range)
+{
+    spops_attention_options *o = &c->options;
+    const int64_t n = info->num_rows, m = info->num_key_rows;
+    const spops_dtype coords = pick(w, 2) ? SPOPS_DTYPE_F32 : SPOPS_DTYPE_I32;
+    *o = spops_attention_options_default();
+    c->rotary = spops_attention_rotary_default();
+    c->bias = spops_attention_bias_default();
+    c->norm = spops_attention_norm_default();
+    o->heads = rarely(w) ? hostile_i32(w) : heads;
+    o->kv_heads = rarely(w) ? hostile_i32(w) : kv_heads == heads && pick(w, 2) ? 0 : kv_heads;
+    o->scale = (float)hostile_f64(w, 0.5);
+    if (rarely(w)) o->qkv_head_stride = (int64_t)pick(w, 3) - 1;
+    if (rarely(w)) o->o_head_stride = (int64_t)pick(w, 3) - 1;
+    o->math = (spops_math)(rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 2));
+    if (rarely(w)) o->tile = hostile_i32(w);
+    c->rotary.coords = matrix(w, n, 3, coords);
+    if (n != m || pick(w, 2)) c->rotary.key_coords = matrix(w, m, 3, coords);
+    c->rotary.base = (float)hostile_f64(w, 100.0);
+    c->rotary.axis_dim = rarely(w) ? hostile_i32(w) : 2 * (int32_t)pick(w, 2);
+    c->bias.coords = matrix(w, n, 3, SPOPS_DTYPE_I32);
+    if (n != m || pick(w, 2)) c->bias.key_coords = matrix(w, m, 3, SPOPS_DTYPE_I32);
+    c->bias.table = matrix(w, 3 * (2 * range + 1), heads, SPOPS_DTYPE_F32);
+    if (pick(w, 4)) c->norm.q_weight = matrix(w, pick(w, 2) ? heads : 1, dim, SPOPS_DTYPE_F32);
+    if (pick(w, 4)) c->norm.k_weight = matrix(w, pick(w, 2) ? kv_heads : 1, dim, SPOPS_DTYPE_F32);
+    c->norm.epsilon = (float)hostile_f64(w, 0.0);
+    spoil_size(w, &c->rotary.struct_size);
+    spoil_size(w, &c->bias.struct_size);
+    spoil_size(w, &c->norm.struct_size);
+    spoil_size(w, &o->struct_size);
+    if (pick(w, 2)) o->rotary = &c->rotary;
+    if (pick(w, 2)) o->bias = &c->bias;
+    if (pick(w, 2)) o->norm = &c->norm;
+}
+
 static void attend(world *w)
 {
     const spops_patches *p = find(w, PATCHES);
     spops_patches_info info = spops_patches_info_default();
-    spops_attention_options o = spops_attention_options_default();
-    spops_attention_rotary rotary = spops_attention_rotary_default();
-    spops_attention_bias bias = spops_attention_bias_default();
+    attention_choice c;
     (void)CALL(w, spops_patches_get_info_sync(w->ctx, p, &info));
-    const int64_t n = info.num_rows < 4096 ? info.num_rows : 0, range = pick(w, 3);
-    const int32_t heads = 1 + (int32_t)pick(w, 3);
-    const int64_t cols = heads * (int64_t)(pick(w, 2) ? 6 * (1 + pick(w, 3)) : cols_of(w));
+    if (info.num_rows >= 4096) info.num_rows = 0;
+    if (info.num_key_rows >= 4096) info.num_key_rows = 0;
+    const int64_t n = info.num_rows, m = info.num_key_rows, range = pick(w, 3);
+    const int32_t kv_heads = 1 + (int32_t)pick(w, 3), heads = kv_heads * (1 + (int32_t)pick(w, 2));
+    const int64_t dim = pick(w, 2) ? 6 * (1 + pick(w, 3)) : cols_of(w);
+    const int64_t cols = heads * dim, kv_cols = kv_heads * dim;
     const spops_dtype t = float_dtype(w), gt = pick(w, 2) ? SPOPS_DTYPE_F32 : t;
-    o.heads = rarely(w) ? hostile_i32(w) : heads;
-    o.scale = (float)hostile_f64(w, 0.5);
-    if (rarely(w)) o.qkv_head_stride = (int64_t)pick(w, 3) - 1;
-    if (rarely(w)) o.o_head_stride = (int64_t)pick(w, 3) - 1;
-    o.math = (spops_math)(rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 2));
-    if (rarely(w)) o.tile = hostile_i32(w);
-    rotary.coords = matrix(w, n, 3, pick(w, 2) ? SPOPS_DTYPE_F32 : SPOPS_DTYPE_I32);
-    rotary.base = (float)hostile_f64(w, 100.0);
-    rotary.axis_dim = rarely(w) ? hostile_i32(w) : 2 * (int32_t)pick(w, 2);
-    bias.coords = matrix(w, n, 3, SPOPS_DTYPE_I32);
-    bias.table = matrix(w, 3 * (2 * range + 1), heads, SPOPS_DTYPE_F32);
-    spoil_size(w, &rotary.struct_size);
-    spoil_size(w, &bias.struct_size);
-    spoil_size(w, &o.struct_size);
-    if (pick(w, 2)) o.rotary = &rotary;
-    if (pick(w, 2)) o.bias = &bias;
-    const spops_matrix q = matrix(w, n, cols, t), k = matrix(w, n, cols, t);
-    const spops_matrix v = matrix(w, n, cols, t), out = matrix(w, n, cols, t);
+    choose_attention(w, &c, &info, heads, kv_heads, dim, range);
+    const spops_attention_options *o = &c.options;
+    const spops_matrix q = matrix(w, n, cols, t), k = matrix(w, m, kv_cols, t);
+    const spops_matrix v = matrix(w, m, kv_cols, t), out = matrix(w, n, cols, t);
     float *lse = vector(w, n * heads);
     const int32_t backward = (int32_t)pick(w, 2);
-    const size_t scratch = spops_attention_scratch_bytes(p, cols, t, &o, backward);
+    const size_t scratch = spops_attention_scratch_bytes(p, cols, t, o, backward);
     int32_t tile = 0;
     if (rarely(w))
-        CALL(w, spops_attention_get_tile(w->ctx, p, cols, t, rarely(w) ? NULL : &o,
+        CALL(w, spops_attention_get_tile(w->ctx, p, cols, t, rarely(w) ? NULL : o,
                                          rarely(w) ? hostile_i32(w) : backward,
                                          rarely(w) ? NULL : &tile));
     if (pick(w, 4) > 0)
-        CALL(w, pick(w, 2) ? spops_attention_reserve(w->ctx, p, cols, t, &o,
+        CALL(w, pick(w, 2) ? spops_attention_reserve(w->ctx, p, cols, t, o,
                                                      rarely(w) ? hostile_i32(w) : backward)
                            : spops_context_reserve(w->ctx, scratch));
     if (pick(w, 2)) {
-        CALL(w, spops_attention_execute(w->ctx, p, q, k, v, rarely(w) ? NULL : &o,
+        CALL(w, spops_attention_execute(w->ctx, p, q, k, v, rarely(w) ? NULL : o,
                                         rarely(w) ? q : out, lse));
         return;
     }
     const spops_matrix g = matrix(w, n, cols, t), gq = matrix(w, n, cols, gt);
-    const spops_matrix gk = matrix(w, n, cols, gt), gv = matrix(w, n, cols, gt);
+    const spops_matrix gk = matrix(w, m, kv_cols, gt), gv = matrix(w, m, kv_cols, gt);
     const spops_matrix table = matrix(w, 3 * (2 * range + 1), heads, SPOPS_DTYPE_F32);
-    CALL(w, spops_attention_execute_backward(w->ctx, p, g, q, k, v, out, lse, &o, maybe(w, &gq),
-                                             rarely(w) ? &gq : maybe(w, &gk), maybe(w, &gv),
-                                             pick(w, 2) ? &table : NULL));
+    const spops_matrix *weights[] = {&c.norm.q_weight, &c.norm.k_weight};
+    spops_matrix grad_weights[2];
+    for (int side = 0; side < 2; ++side)
+        grad_weights[side] = matrix(w, weights[side]->rows, dim, SPOPS_DTYPE_F32);
+    CALL(w, spops_attention_execute_backward(
+                w->ctx, p, g, q, k, v, out, lse, o, maybe(w, &gq), rarely(w) ? &gq : maybe(w, &gk),
+                maybe(w, &gv), pick(w, 2) ? &table : NULL,
+                o->norm != NULL && weights[0]->rows > 0 ? maybe(w, &grad_weights[0]) : NULL,
+                rarely(w) || (o->norm != NULL && weights[1]->rows > 0) ? maybe(w, &grad_weights[1])
+                                                                       : NULL));
 }
 
 // ---- Operators of the list ----------------------------------------------------------------------

@@ -275,16 +275,18 @@ Test(tuning, every_head_has_a_tile)
                                    .small = i & 8,
                                    .bytes = i & 16 ? 4 : 2};
         if (at.bytes == 2 && !at.sm80) continue; // refused before
-        for (at.dim = 1; at.dim <= 128; ++at.dim) {
+        for (at.dim = 1; at.dim <= 256; ++at.dim) {
             const int32_t tile = spops_attention_tile(&at, 0);
             cr_assert(tile > 0 && spops_attention_suits(&at, spops_attention_row_of(tile)),
                       "dim %d", (int)at.dim);
             cr_assert_eq(spops_attention_tile(&at, tile), tile);
             chosen[tile - 1] = true;
             const bool own = at.dim == 16 || at.dim == 32 || at.dim == 48 || at.dim == 64 ||
-                             at.dim == 96 || at.dim == 128;
+                             at.dim == 96 || at.dim == 128 || at.dim == 256;
             const bool sm90 = spops_attention_row_of(tile)->kernel == SPOPS_ATTENTION_SM90;
-            cr_assert_eq(sm90, at.sm90 && at.bytes == 2 && (at.backward ? at.dim % 8 == 0 : own),
+            cr_assert_eq(sm90,
+                         at.sm90 && at.bytes == 2 &&
+                             (at.backward ? at.dim % 8 == 0 && at.dim <= 128 : own),
                          "dim %d", (int)at.dim);
         }
         cr_assert_eq(spops_attention_tile(&at, -1), 0);

@@ -2,7 +2,7 @@
 """flash_attn's names: attention without a mask, over lists of rows or over batches of equal length.
 
 Sums and softmax are in f32; f32 inputs are taken as well. Not there: causal masks, windows, ALiBi,
-dropout, and queries and keys of unlike numbers, which raise NotImplementedError.
+dropout, and heads of queries that are no multiple of those of keys, which raise NotImplementedError.
 """
 from __future__ import annotations
 
@@ -16,13 +16,17 @@ __version__ = "2.0.0"
 _plans = WeakIdKeyDictionary()  # lists of lengths -> (their version, rows, the plan)
 
 
-def _plan(cu_seqlens: Tensor, rows: int):
-    """The plan of lists; a network hands on one tensor of lengths from block to block."""
+def _plan(cu_seqlens: Tensor, rows: int, keys: Tensor, key_rows: int):
+    """The plan of lists; a network hands on the same tensors of lengths from block to block."""
+    of = cu_seqlens._version, rows, None if keys is cu_seqlens else keys.data_ptr(), keys._version, key_rows
     known = _plans.get(cu_seqlens)
-    if known is None or known[:2] != (cu_seqlens._version, rows):
+    if known is None or known[0] != of:
+        options = {}
+        if keys is not cu_seqlens:
+            options = dict(key_offsets=keys, key_rows=torch.arange(key_rows, dtype=torch.int32, device=keys.device), num_key_rows=key_rows)
         order = torch.arange(rows, dtype=torch.int32, device=cu_seqlens.device)
-        known = _plans[cu_seqlens] = cu_seqlens._version, rows, F.patches(cu_seqlens, rows, order)
-    return known[2]
+        known = _plans[cu_seqlens] = of, F.patches(cu_seqlens, rows, order, **options), keys  # whose address stays its own
+    return known[1]
 
 
 def _refuse(dropout_p, causal, options: dict) -> None:
@@ -40,11 +44,14 @@ def flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, ma
                            causal=False, **options) -> Tensor:  # fmt: skip
     """q, k, v [rows, heads, dim]; cu_seqlens i32 [lists + 1]; returns [rows, heads, dim]."""
     _refuse(dropout_p, causal, options)
-    if q.shape != k.shape or (cu_seqlens_q is not cu_seqlens_k and not torch.equal(cu_seqlens_q, cu_seqlens_k)):
-        raise NotImplementedError(f"flash_attn: queries {list(q.shape)} and keys {list(k.shape)} are not the same rows")
-    rows, heads, dim = q.shape
-    q, k, v = (t.reshape(rows, heads * dim) for t in (q, k, v))
-    out = F.attention(q, k, v, _plan(cu_seqlens_q, rows), heads=heads, scale=softmax_scale or dim**-0.5)
+    (rows, heads, dim), (key_rows, kv_heads, _) = q.shape, k.shape
+    if heads % kv_heads:
+        raise NotImplementedError(f"flash_attn: {heads} heads of queries are no multiple of {kv_heads} of keys")
+    if key_rows == rows and cu_seqlens_k is not cu_seqlens_q and torch.equal(cu_seqlens_q, cu_seqlens_k):
+        cu_seqlens_k = cu_seqlens_q
+    plan = _plan(cu_seqlens_q, rows, cu_seqlens_k, key_rows)
+    q, k, v = (t.reshape(t.shape[0], t.shape[1] * dim) for t in (q, k, v))
+    out = F.attention(q, k, v, plan, heads=heads, kv_heads=kv_heads, scale=softmax_scale or dim**-0.5)
     return out.view(rows, heads, dim)
 
 
@@ -57,14 +64,20 @@ def flash_attn_varlen_qkvpacked_func(qkv, cu_seqlens, max_seqlen, dropout_p=0.0,
 _lengths: dict = {}
 
 
-def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, **options) -> Tensor:
-    """q, k, v [batch, rows, heads, dim]; returns as q."""
-    batch, rows = q.shape[:2]
-    key = batch, rows, q.device
+def _even(t: Tensor) -> Tensor:
+    """Lengths of a batch of equal ones."""
+    key = *t.shape[:2], t.device
     if key not in _lengths:
-        _lengths[key] = torch.arange(0, (batch + 1) * rows, max(rows, 1), dtype=torch.int32, device=q.device)
-    cu, flat = _lengths[key], (t.reshape(-1, *t.shape[2:]) for t in (q, k, v))
-    return flash_attn_varlen_func(*flat, cu, cu, rows, rows, dropout_p, softmax_scale, causal, **options).view(q.shape)
+        batch, rows = t.shape[:2]
+        _lengths[key] = torch.arange(batch + 1, dtype=torch.int32, device=t.device) * rows
+    return _lengths[key]
+
+
+def flash_attn_func(q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, **options) -> Tensor:
+    """q, k, v [batch, rows, heads, dim], k and v also of other numbers of rows and heads; returns as q."""
+    flat = (t.reshape(-1, *t.shape[2:]) for t in (q, k, v))
+    out = flash_attn_varlen_func(*flat, _even(q), _even(k), q.shape[1], k.shape[1], dropout_p, softmax_scale, causal, **options)
+    return out.view(q.shape)
 
 
 def flash_attn_qkvpacked_func(qkv, dropout_p=0.0, softmax_scale=None, causal=False, **options) -> Tensor:
