@@ -471,7 +471,7 @@ TEST_ON_CPU(voxels, check_voxels)
 
 static void check_patches(spops_backend_kind backend)
 {
-    enum { ROWS = 400, PATCHES = 20, QUERIES = 220, KEYS = 500 };
+    enum { ROWS = 400, KEY_ROWS = 230, PATCHES = 20, QUERIES = 220, KEYS = 500 };
     int32_t q_offsets[PATCHES + 1], k_offsets[PATCHES + 1], q_rows[ROWS], k_rows[KEYS];
     test_rng rng = test_rng_make(8600);
     spops_patch_lists lists = {.num_patches = PATCHES};
@@ -491,16 +491,19 @@ static void check_patches(spops_backend_kind backend)
     lists.key_rows = test_upload_i32(&d, k_rows, KEYS);
     void *owned[] = {(void *)(uintptr_t)lists.query_offsets, (void *)(uintptr_t)lists.key_offsets,
                      (void *)(uintptr_t)lists.query_rows, (void *)(uintptr_t)lists.key_rows};
-    for (int same = 0; same < 2; ++same) {
-        named_rows e = none_of(ROWS, ROWS);
+    static const char *const names[] = {"patches, keys apart", "patches", "patches, same"};
+    for (int kind = 0; kind < 3; ++kind) {
+        const bool same = kind == 2;
+        named_rows e = none_of(ROWS, kind == 0 ? KEY_ROWS : ROWS);
         spops_patches *plan = NULL;
         for (int i = 0; i < QUERIES; ++i)
             e.row[SPOPS_SIDE_TARGET][q_rows[i]] = 1;
         for (int i = 0; i < (same ? QUERIES : KEYS); ++i)
             e.row[SPOPS_SIDE_SOURCE][same ? q_rows[i] : k_rows[i]] = 1;
         if (same) lists.key_offsets = lists.key_rows = NULL;
+        lists.num_key_rows = kind == 0 ? KEY_ROWS : 0;
         test_expect_ok(d.ctx, spops_patches_create(d.ctx, ROWS, &lists, &plan), "patches");
-        check_rows(&d, plan, &e, same ? "patches, same" : "patches");
+        check_rows(&d, plan, &e, names[kind]);
         spops_patches_destroy(plan);
     }
     for (int i = 0; i < 4; ++i)
