@@ -43,6 +43,16 @@ inline spops_attention_kernel attention_kernel_of(int32_t tile)
     return spops_attention_row_of(tile)->kernel;
 }
 
+// Whether a row before this one is taken in its place.
+inline bool attention_row_is_behind(const spops_attention_case &at, const spops_attention_row &row)
+{
+    for (const spops_attention_row *before = spops_attention_rows; before != &row; ++before)
+        if (before->kernel == row.kernel && before->small == row.small &&
+            spops_attention_suits(&at, before))
+            return true;
+    return false;
+}
+
 // Calls prepare(tile) for each that `at` may run: the one alone that is asked for, else all that suit
 // rows of any alignment, and both sizes of patches.
 template <class F>
@@ -51,7 +61,8 @@ spops_status prepare_attention_tiles(spops_attention_case at, int32_t asked, con
     const spops_attention_row *const named = spops_attention_row_of(asked);
     const bool own = named != nullptr && named->backward == at.backward;
     for (const spops_attention_row &row : spops_attention_rows)
-        if (spops_attention_suits(&at, &row) && (!own || &row == named))
+        if (spops_attention_suits(&at, &row) &&
+            (own ? &row == named : !attention_row_is_behind(at, row)))
             SPOPS_TRY(prepare(row.number));
     return SPOPS_STATUS_OK;
 }
