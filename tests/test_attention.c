@@ -25,7 +25,8 @@ enum { MAX_SIZES = 12 };
 typedef enum list_kind {
     LISTS_SAME,  // keys are the queries; some rows in no patch
     LISTS_TAIL,  // the last patch borrows keys from the one before
-    LISTS_CROSS, // keys are any rows, also twice; patches without queries, without keys
+    LISTS_CROSS, // keys are any rows, also twice; patches without queries, without keys, with one
+    LISTS_LONG,  // the same, of hundreds of keys
     LISTS_SCAN   // as LISTS_TAIL, with rows in their order
 } list_kind;
 
@@ -369,6 +370,69 @@ static const attention_shape large_shapes[] = {
      -1,
      ROWS_RANDOM,
      PLAIN_HEADS},
+    {"390, dim 256",
+     {390, -1},
+     1,
+     256,
+     LISTS_TAIL,
+     PACKED,
+     ROTARY_NONE,
+     0,
+     -1,
+     ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"390, 4 of 2 x 64",
+     {390, -1},
+     4,
+     64,
+     LISTS_SAME,
+     PACKED,
+     ROTARY_NONE,
+     0,
+     -1,
+     ROWS_RANDOM,
+     2,
+     0,
+     NORM_NONE},
+    {"long keys, 2 of 1 x 128",
+     {130, 7, -1},
+     2,
+     128,
+     LISTS_LONG,
+     SEPARATE,
+     ROTARY_F32,
+     42,
+     -1,
+     ROWS_RANDOM,
+     1,
+     1200,
+     NORM_EACH},
+    {"long keys, 256",
+     {130, 7, -1},
+     1,
+     256,
+     LISTS_LONG,
+     SEPARATE,
+     ROTARY_NONE,
+     0,
+     -1,
+     ROWS_RANDOM,
+     0,
+     700,
+     NORM_NONE},
+    {"long keys, 40",
+     {130, 7, -1},
+     2,
+     40,
+     LISTS_LONG,
+     SEPARATE,
+     ROTARY_I32,
+     12,
+     9,
+     ROWS_RANDOM,
+     1,
+     700,
+     NORM_ONE},
 };
 enum { NUM_LARGE_SHAPES = sizeof large_shapes / sizeof *large_shapes };
 
@@ -471,11 +535,15 @@ static row_lists make_lists(test_device *d, const attention_shape *shape, test_r
         l.k_offsets[n] = l.k_offsets[n - 1] + full;
         memcpy(l.k_rows + l.k_offsets[n - 1], l.q_rows + num_q - full,
                (size_t)full * sizeof *l.k_rows);
-    } else if (shape->lists == LISTS_CROSS) { // patch 1 has queries and no keys
+    } else if (shape->lists != LISTS_SAME) { // of LISTS_CROSS, patch 1 has queries and no keys
+        const bool is_long = shape->lists == LISTS_LONG;
         l.k_offsets = ints(n);
-        l.k_rows = ints(n * 90);
+        l.k_rows = ints(n * 590);
         for (int64_t p = 0; p < n; ++p) {
-            const int32_t keys = p == 1 ? 0 : 1 + (int32_t)test_rng_below(rng, 89);
+            const int32_t keys = is_long  ? 390 + (int32_t)test_rng_below(rng, 200)
+                                 : p == 1 ? 0
+                                 : p == 4 ? 1
+                                          : 1 + (int32_t)test_rng_below(rng, 89);
             for (int32_t j = 0; j < keys; ++j) // the last two rows are no keys
                 l.k_rows[l.k_offsets[p] + j] = (int32_t)test_rng_below(rng, l.num_key_rows - 2);
             l.k_offsets[p + 1] = l.k_offsets[p] + keys;
