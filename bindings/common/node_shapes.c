@@ -416,11 +416,15 @@ static bool plan_shape(spops_node_shapes *s, int32_t arg)
     return bytes >= 0;
 }
 
-static int32_t like_of(const spops_node_shapes *s)
+// The first input whose columns lie in blocks as those of the output do; -1: there is none.
+static int32_t like_of(const spops_node_shapes *s, int32_t arg)
 {
     const spops_node_row *row = s->node->row;
+    if (row->blocks[arg] < 0) return -1;
     for (int32_t i = 0; i < row->op->num_inputs; ++i)
-        if (row->blocks[i] >= 0 && (s->given >> i & 1) != 0 && s->num_dims[i] > 1) return i;
+        if (row->blocks[i] >= 0 && (s->given >> i & 1) != 0 && s->num_dims[i] > 1 &&
+            strcmp(spops_node_arg(row, i)->dims[1], spops_node_arg(row, arg)->dims[1]) == 0)
+            return i;
     return -1;
 }
 
@@ -428,7 +432,7 @@ int32_t spops_node_output_rank(const spops_node_shapes *s, int32_t arg)
 {
     const spops_node_row *row = s->node->row;
     const spops_operator_argument *o = spops_node_arg(row, arg);
-    const int32_t like = row->blocks[arg] >= 0 ? like_of(s) : -1;
+    const int32_t like = like_of(s, arg);
     if (o->kind == SPOPS_ARGUMENT_PLAN) return 1;
     return like >= 0 ? s->num_dims[like] : o->num_dims;
 }
@@ -437,7 +441,7 @@ bool spops_node_output_shape(spops_node_shapes *s, int32_t arg)
 {
     const spops_node_row *row = s->node->row;
     const spops_operator_argument *o = spops_node_arg(row, arg);
-    const int32_t like = row->blocks[arg] >= 0 ? like_of(s) : -1;
+    const int32_t like = like_of(s, arg);
 
     s->error[0] = '\0';
     if (o->kind == SPOPS_ARGUMENT_PLAN) return plan_shape(s, arg);
