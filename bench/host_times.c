@@ -243,8 +243,8 @@ static spops_status attention_backward(void)
     const spops_matrix grad_q = row(1), grad_k = row(6), grad_v = row(7);
     options.heads = 1;
     return spops_attention_execute_backward(ctx, patches, row(4), row(0), row(2), row(3), row(5),
-                                            memory[8], &options, &grad_q, &grad_k, &grad_v, NULL, NULL,
-                                            NULL);
+                                            memory[8], &options, &grad_q, &grad_k, &grad_v, NULL,
+                                            NULL, NULL);
 }
 
 static spops_status statistics(void)

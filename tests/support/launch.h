@@ -54,7 +54,7 @@ typedef struct test_call {
     spops_context *other; // where the call is repeated; NULL: on new contexts
     guarded *inputs[12];
     guarded *outputs[12]; // both lists end with NULL
-    const char *what;    // in failure messages
+    const char *what;     // in failure messages
 } test_call;
 
 void test_run(test_device *d, const test_call *call);
