@@ -300,6 +300,8 @@ static void draw_dataflow(test_rng *rng, spops_sparseconv_options *options)
         SPOPS_DATAFLOW_AUTO, SPOPS_DATAFLOW_AUTO, SPOPS_DATAFLOW_FETCH_ON_DEMAND,
         SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER, SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER};
     options->dataflow = dataflows[test_rng_below(rng, 5)];
+    options->crop_independent =
+        options->dataflow != SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER && test_rng_below(rng, 2) != 0;
     options->grouping = (spops_grouping)test_rng_below(rng, SPOPS_GROUPING_ADAPTIVE + 1);
     if (options->grouping != SPOPS_GROUPING_ADAPTIVE) return;
     options->epsilon = 0.25 * (double)test_rng_below(rng, 5);

@@ -46,6 +46,8 @@ typedef struct spops_pointconv_options {
                          not with detach */
     int32_t tile;      /* of IMPLICIT_GEMM, as spops_conv_choice.tile has it; 0: the measured one */
     spops_plan_memory *memory; /* where the plan lives; NULL: allocated */
+    int32_t crop_independent;  /* 1: as in spops_sparseconv_options */
+    int32_t reserved;
 } spops_pointconv_options;
 
 SPOPS_DEFINE_DEFAULT(spops_pointconv_options)

@@ -102,6 +102,12 @@ typedef struct spops_sparseconv_options {
     int32_t quantized; /* 1: also forward on an x of i8, for which scratch is reserved */
     int32_t tile;      /* of IMPLICIT_GEMM, as spops_conv_choice.tile has it; 0: the measured one */
     spops_plan_memory *memory; /* where the plan lives; NULL: allocated. With it, no tuning */
+    /* 1: bits of an output row, forward and of grad_x, follow from the rows that its taps meet alone, not
+       from how many others the map has: a part of a set gives what the whole gives (docs/tiles.md).
+       IMPLICIT_GEMM then never sums the taps of a row in parts, which costs time where rows are
+       few and channels 96 or more. Not with GATHER_MATMUL_SCATTER nor with a tuning */
+    int32_t crop_independent;
+    int32_t reserved;
 } spops_sparseconv_options;
 
 SPOPS_DEFINE_DEFAULT(spops_sparseconv_options)
@@ -162,7 +168,8 @@ static inline spops_status spops_sparseconv_update(spops_context *ctx, spops_spa
  * Scratch   spops_sparseconv_scratch_bytes, reserved in ctx beforehand.
  * Numerics  Sums in f32 (f64 in f64, by FETCH_ON_DEMAND alone), by ascending tap. Same bits on every run and thread count. The epilogue is
  *           computed in f32.
- *           IMPLICIT_GEMM: of few rows, parts of the taps are summed first.
+ *           IMPLICIT_GEMM: of few rows, parts of the taps are summed first, unless the plan is
+ *           crop_independent.
  *           FETCH_ON_DEMAND: the sum is rounded to out's dtype before the epilogue.
  *           GATHER_MATMUL_SCATTER: the product of each tap is rounded to out's dtype. The middle tap
  *           of a submanifold map is added last and the sum rounded again. Bits are those of the

@@ -84,8 +84,9 @@ bool has_sm90(const spops_context *ctx)
 int32_t tile_of(const spops_context *ctx, const spops_igemm_args *args)
 {
     const spops_igemm_schedule *s = args->schedule;
-    const spops_igemm_case at = {s->max_tiles,  args->out.cols,        ctx->info.num_processors,
-                                 has_sm90(ctx), s->records != nullptr, s->adds};
+    const spops_igemm_case at = {s->max_tiles,    args->out.cols,        ctx->info.num_processors,
+                                 has_sm90(ctx),   s->records != nullptr, s->adds,
+                                 args->whole_sums};
     const bool asks = args->tile != 0 && !spops_igemm_is_gradient(args->tile);
     return asks ? args->tile : spops_igemm_tile(&at);
 }

@@ -63,7 +63,7 @@ spops_status launch_policy(spops_context *ctx, const spops_igemm_args *args, con
 
     int64_t blocks = (int64_t)ctx->info.num_processors * P::BLOCKS;
     int64_t most = args->schedule->max_tiles * p.col_tiles; // blocks that have work
-    if (P::SHARES && gathers && p.col_tiles <= blocks) {
+    if (P::SHARES && gathers && !args->whole_sums && p.col_tiles <= blocks) {
         p.least_share = (least_stages + p.row_stages - 1) / p.row_stages;
         p.tile_cost = (tile_stages + p.row_stages - 1) / p.row_stages;
         p.shares = (int)(blocks / p.col_tiles);

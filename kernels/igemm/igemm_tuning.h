@@ -12,8 +12,8 @@
 // more where it does, the first that matches is taken.
 //
 // X(number,
-//   few      1: only for tiles of rows of groups that are fewer than half of the multiprocessors, whom
-//            nobody shares,
+//   few      1: only for tiles that are fewer than half of the multiprocessors and that nobody shares: those
+//            of rows of groups, and of records whose sums are whole,
 //   max      columns of the output, at most,
 //   percent  where a tile of twice the columns takes so many percent of the time of this one: this one
 //            where that is less time for all rounds of tiles; 0: wherever `max` says,
@@ -116,6 +116,7 @@ typedef struct spops_igemm_case {
     int32_t num_processors;
     bool sm90;          // the device has the kernel
     bool records, adds; // the schedule has records, which are sums in part
+    bool whole;         // no tile is shared, and bits do not depend on max_tiles
 } spops_igemm_case;
 
 static inline int64_t spops_igemm_rounds(const spops_igemm_case *at, int64_t columns)
@@ -126,11 +127,11 @@ static inline int64_t spops_igemm_rounds(const spops_igemm_case *at, int64_t col
 
 static inline int32_t spops_igemm_tile(const spops_igemm_case *at)
 {
-    const bool are_few = !at->records && at->max_tiles <= at->num_processors / 2;
+    const bool are_few = (!at->records || at->whole) && at->max_tiles <= at->num_processors / 2;
 #define SPOPS_TILE(number, few, max, percent, columns, gather_warps, stages, blocks, sums)         \
     if (at->sm90 && (sums > 0) == at->adds && (!few || are_few) && at->cols <= max &&              \
-        (percent == 0 ||                                                                           \
-         percent * spops_igemm_rounds(at, 2 * columns) >= 100 * spops_igemm_rounds(at, columns)))  \
+        (percent == 0 || (!at->whole && percent * spops_igemm_rounds(at, 2 * columns) >=           \
+                                            100 * spops_igemm_rounds(at, columns))))               \
         return number;
     SPOPS_IGEMM_SM90_TILES(SPOPS_TILE)
 #undef SPOPS_TILE

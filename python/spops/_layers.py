@@ -8,6 +8,7 @@ the same way: as single operators of torch these are six launches and five nodes
 from __future__ import annotations
 
 import functools
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -17,6 +18,25 @@ from torch.autograd.function import once_differentiable
 from . import _made
 from . import functional as F
 from ._made import _is_traced, current_stream
+
+
+plans_are_crop_independent = False
+
+
+@contextmanager
+def crop_independent():
+    """Plans of convolutions that are made inside give a part of a cloud the bits of the whole.
+
+    A row then has the same bits whatever other rows there are, as long as those that its taps meet are
+    (docs/tiles.md). On the CPU that is so anyway. On CUDA it costs time where rows are few and channels
+    96 or more.
+    """
+    global plans_are_crop_independent
+    before, plans_are_crop_independent = plans_are_crop_independent, True
+    try:
+        yield
+    finally:
+        plans_are_crop_independent = before
 
 
 def matrices(weight: Tensor, krsc: bool) -> Tensor:

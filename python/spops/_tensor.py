@@ -12,7 +12,7 @@ from torch._C import _len_torch_dispatch_stack
 from torch.compiler import is_compiling
 from torch.utils._python_dispatch import _disable_current_modes
 
-from . import _receptive
+from . import _layers, _receptive
 from . import functional as F
 from ._made import _indices
 from ._plan import Plan
@@ -101,9 +101,9 @@ class Relation:
         width = 256 if self.map.num_taps <= 64 else 32  # scratch is taps x width^2
         while width < channels:
             width *= 2
-        key = "conv", width, pairs
+        key = "conv", width, pairs, _layers.plans_are_crop_independent
         if key not in self._plans:
-            how = dict(backward=True, max_in_channels=width, max_out_channels=width)
+            how = dict(backward=True, max_in_channels=width, max_out_channels=width, crop_independent=key[3])
             try:
                 self._plans[key] = F.sparseconv_plan(self.map, dataflow="auto" if pairs else "implicit_gemm", **how)
             except NotImplementedError:

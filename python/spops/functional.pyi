@@ -249,6 +249,7 @@ def sparseconv_plan(
     epsilon: float = 0.0,
     batch_rows: int = 0,
     quantized: bool = False,
+    crop_independent: bool = False,
 ) -> Plan: ...  # Plan of the sparse convolutions of a kernel map.
 
 def sparseconv(
@@ -289,6 +290,7 @@ def pointconv_plan(
     max_out_channels: int = 0,
     sums: str | int = 'auto',
     quantized: bool = False,
+    crop_independent: bool = False,
 ) -> Plan: ...  # Plan of the convolutions over the neighbours of points.
 
 def pointconv(

@@ -27,7 +27,17 @@ static void *written(const spops_boxed_call *b, int i)
 
 spops_status spops_boxed_sparseconv_plan(spops_boxed_call *b)
 {
-    enum { BACKWARD, DATAFLOW, MAX_IN, MAX_OUT, GROUPING, EPSILON, BATCH_ROWS, QUANTIZED };
+    enum {
+        BACKWARD,
+        DATAFLOW,
+        MAX_IN,
+        MAX_OUT,
+        GROUPING,
+        EPSILON,
+        BATCH_ROWS,
+        QUANTIZED,
+        CROP_INDEPENDENT
+    };
     spops_sparseconv *made = NULL;
     spops_sparseconv_options options = spops_sparseconv_options_default();
     if (b->into != NULL) return SPOPS_STATUS_OK; // filled from its parent when it was emptied
@@ -39,6 +49,7 @@ spops_status spops_boxed_sparseconv_plan(spops_boxed_call *b)
     options.epsilon = b->attributes[EPSILON].f;
     options.batch_rows = b->attributes[BATCH_ROWS].i;
     options.quantized = spops_boxed_i32(b, QUANTIZED);
+    options.crop_independent = spops_boxed_i32(b, CROP_INDEPENDENT);
     SPOPS_TRY(spops_sparseconv_create(b->ctx, b->args[0], &options, &made));
     return spops_boxed_made(b, made);
 }
@@ -88,7 +99,7 @@ spops_status spops_boxed_sparseconv_backward(spops_boxed_call *b)
 
 spops_status spops_boxed_pointconv_plan(spops_boxed_call *b)
 {
-    enum { BACKWARD, DATAFLOW, MAX_IN, MAX_OUT, SUMS, QUANTIZED };
+    enum { BACKWARD, DATAFLOW, MAX_IN, MAX_OUT, SUMS, QUANTIZED, CROP_INDEPENDENT };
     spops_pointconv *made = NULL;
     spops_pointconv_options options = spops_pointconv_options_default();
     if (b->into !=
@@ -106,6 +117,7 @@ spops_status spops_boxed_pointconv_plan(spops_boxed_call *b)
     options.max_out_channels = b->attributes[MAX_OUT].i;
     options.sums = (spops_pointconv_sums)spops_boxed_i32(b, SUMS);
     options.quantized = spops_boxed_i32(b, QUANTIZED);
+    options.crop_independent = spops_boxed_i32(b, CROP_INDEPENDENT);
     SPOPS_TRY(spops_pointconv_create(b->ctx, b->args[0], &options, &made));
     return spops_boxed_made(b, made);
 }

@@ -99,7 +99,9 @@ static spops_status read_plan_options(spops_context *ctx, const char *call,
     SPOPS_TRY(spops_read_options(ctx, call, given, options, sizeof *options));
     *common = (spops_tapconv_options){options->backward,         options->quantized,
                                       options->dataflow,         options->max_in_channels,
-                                      options->max_out_channels, options->tile};
+                                      options->max_out_channels, options->tile,
+                                      options->crop_independent};
+    SPOPS_TRY(spops_check_reserved(ctx, call, options->reserved));
     SPOPS_TRY(spops_tapconv_check_options(ctx, call, common));
     SPOPS_REQUIRE(ctx, (unsigned)options->dataflow <= SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER,
                   "%s: options->dataflow is %d, expected 0 to %d", call, (int)options->dataflow,
@@ -118,6 +120,8 @@ static spops_status read_plan_options(spops_context *ctx, const char *call,
     SPOPS_REQUIRE(ctx, options->batch_rows >= 0,
                   "%s: options->batch_rows is %" PRId64 ", expected 0 or more", call,
                   options->batch_rows);
+    SPOPS_REQUIRE(ctx, !options->crop_independent || options->num_tuning == 0,
+                  "%s: options->crop_independent is 1, expected 0 with a tuning", call);
     return spops_sparseconv_check_choices(ctx, call, "options->tuning", options->tuning,
                                           "options->num_tuning", options->num_tuning);
 }

@@ -14,6 +14,10 @@ spops_status spops_tapconv_check_options(spops_context *ctx, const char *call,
 {
     SPOPS_TRY(spops_check_flag(ctx, call, "options->backward", o->backward));
     SPOPS_TRY(spops_check_flag(ctx, call, "options->quantized", o->quantized));
+    SPOPS_TRY(spops_check_flag(ctx, call, "options->crop_independent", o->crop_independent));
+    SPOPS_REQUIRE(ctx, !o->crop_independent || o->dataflow != SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER,
+                  "%s: options->crop_independent is 1, expected 0 for %s", call,
+                  spops_dataflow_name(o->dataflow));
     SPOPS_TRY(spops_check_count(ctx, call, "options->max_in_channels", o->max_in_channels));
     SPOPS_TRY(spops_check_count(ctx, call, "options->max_out_channels", o->max_out_channels));
     if (o->max_in_channels == 0) o->max_in_channels = DEFAULT_MAX_CHANNELS;
@@ -29,6 +33,7 @@ void spops_tapconv_put_options(const spops_tapconv_options *options, int64_t *fi
     fields[SPOPS_TAPCONV_BACKWARD] = options->backward;
     fields[SPOPS_TAPCONV_QUANTIZED] = options->quantized;
     fields[SPOPS_TAPCONV_TILE] = options->tile;
+    fields[SPOPS_TAPCONV_CROP_INDEPENDENT] = options->crop_independent;
 }
 
 void spops_tapconv_put_relation(const spops_relation *r, bool mirrored, int64_t *fields)
@@ -55,10 +60,12 @@ spops_status spops_tapconv_read(spops_context *ctx, const char *call, spops_tapc
     SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_TILE, INT32_MIN, INT32_MAX));
     SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_MAX_PAIRS, 0, SPOPS_MAX_COUNT));
     SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_MIRRORED, 0, 1));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_CROP_INDEPENDENT, 0, 1));
     spops_tapconv_options o = {
         (int32_t)fields[SPOPS_TAPCONV_BACKWARD],        (int32_t)fields[SPOPS_TAPCONV_QUANTIZED],
         (spops_dataflow)fields[SPOPS_TAPCONV_DATAFLOW], fields[SPOPS_TAPCONV_MAX_IN_CHANNELS],
-        fields[SPOPS_TAPCONV_MAX_OUT_CHANNELS],         (int32_t)fields[SPOPS_TAPCONV_TILE]};
+        fields[SPOPS_TAPCONV_MAX_OUT_CHANNELS],         (int32_t)fields[SPOPS_TAPCONV_TILE],
+        (int32_t)fields[SPOPS_TAPCONV_CROP_INDEPENDENT]};
     SPOPS_TRY(spops_tapconv_check_options(ctx, call, &o));
     spops_tapconv_put_options(&o, fields); // with defaults
     conv->relation = (spops_relation){.num_keys = fields[SPOPS_TAPCONV_NUM_TAPS],
@@ -72,6 +79,7 @@ spops_status spops_tapconv_read(spops_context *ctx, const char *call, spops_tapc
     conv->max_in_channels = o.max_in_channels;
     conv->max_out_channels = o.max_out_channels;
     conv->tile = o.tile;
+    conv->crop_independent = o.crop_independent != 0;
     return SPOPS_STATUS_OK;
 }
 
@@ -269,6 +277,7 @@ static spops_igemm_args igemm_args_of(const spops_tapconv *conv, const conv_pass
 
     return (spops_igemm_args){.schedule = &conv->schedules[side],
                               .tile = conv->tile,
+                              .whole_sums = conv->crop_independent,
                               .x = reversed ? p->y : p->x,
                               .w = p->w,
                               .out = reversed ? p->x : p->y,

@@ -17,6 +17,7 @@ typedef struct spops_tapconv_options {
     spops_dataflow dataflow;
     int64_t max_in_channels, max_out_channels;
     int32_t tile;
+    int32_t crop_independent;
 } spops_tapconv_options;
 
 // Fields of both descriptions; mirrored: gradients of x run over the target side of a symmetric relation.
@@ -32,6 +33,7 @@ enum {
     SPOPS_TAPCONV_TILE,
     SPOPS_TAPCONV_MAX_PAIRS,
     SPOPS_TAPCONV_MIRRORED,
+    SPOPS_TAPCONV_CROP_INDEPENDENT,
     SPOPS_TAPCONV_NUM_FIELDS
 };
 
@@ -41,7 +43,7 @@ typedef struct spops_tapconv {
     spops_relation
         relation; // keys are taps; sizes alone before the plan is bound, and once detached
     spops_dataflow dataflow; // as asked for
-    bool backward, quantized, mirrored;
+    bool backward, quantized, mirrored, crop_independent;
     int64_t max_in_channels, max_out_channels;
 
     spops_triplets *triplets; // FETCH_ON_DEMAND; NULL where another dataflow serves every call

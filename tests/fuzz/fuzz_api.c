@@ -1209,6 +1209,7 @@ static int num_planned;
 static void make_sparseconv(world *w)
 {
     spops_sparseconv_options o = spops_sparseconv_options_default();
+    if (pick(w, 4) == 0) o.crop_independent = rarely(w) ? hostile_i32(w) : 1;
     spops_sparseconv *conv = find(w, SPARSECONV), *made = NULL;
     const spops_kernel_map *map = any_map(w);
     const spops_kernel_map_view view = map_view(w, map);
@@ -1764,6 +1765,7 @@ static void make_pointconv(world *w)
     o.max_out_channels = count_of(w, 32);
     o.sums = (spops_pointconv_sums)(rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 2));
     o.quantized = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 2);
+    o.crop_independent = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 2);
     if (rarely(w)) o.tile = hostile_i32(w);
     spoil_size(w, &o.struct_size);
     switch (pick(w, 4)) {

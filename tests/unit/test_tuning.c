@@ -201,13 +201,23 @@ Test(tuning, every_product_has_a_tile_of_its_kind)
          ++kind) // rows of groups, of a map, of lists, on sm_80 and on sm_90
         for (size_t c = 0; c < COUNT(columns); ++c)
             for (size_t t = 0; t < COUNT(tiles); ++t) {
-                const spops_igemm_case at = {tiles[t],  columns[c],   132,
-                                             kind >= 3, kind % 3 > 0, kind % 3 == 2};
+                const spops_igemm_case at = {tiles[t],     columns[c],    132,  kind >= 3,
+                                             kind % 3 > 0, kind % 3 == 2, false};
+                spops_igemm_case whole = at;
+                whole.whole = at.records;
                 const spops_igemm_kernel expected = !at.sm90  ? SPOPS_IGEMM_SM80
                                                     : at.adds ? SPOPS_IGEMM_SM90_ADDS
                                                               : SPOPS_IGEMM_SM90;
                 cr_assert_eq(spops_igemm_kernel_of(spops_igemm_tile(&at)), expected);
+                cr_assert_eq(spops_igemm_kernel_of(spops_igemm_tile(&whole)), expected);
             }
+    // Rows added first: the number of tiles decides nothing where sums are whole.
+    for (size_t c = 0; c < COUNT(columns); ++c)
+        for (size_t t = 1; t < COUNT(tiles); ++t) {
+            const spops_igemm_case few = {tiles[0], columns[c], 132, true, true, true, true};
+            const spops_igemm_case many = {tiles[t], columns[c], 132, true, true, true, true};
+            cr_assert_eq(spops_igemm_tile(&few), spops_igemm_tile(&many));
+        }
     for (int units = 0; units < 2; ++units)
         for (size_t x = 0; x < COUNT(columns); ++x)
             for (size_t g = 0; g < COUNT(columns); ++g)
