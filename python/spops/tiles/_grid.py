@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where tiles are: numbers of voxels, which do not depend on what else there is."""
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+Key = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Tiles along x and y; along z a tile is the whole cloud.
+
+    voxel_m : m
+    tile : voxels along a side of a tile
+    halo : voxels around it that are read too
+    origin_m : m, lower corner of voxel 0
+
+    Files are cut into cells, a quarter of a tile along each axis where that is a whole number of voxels, so that
+    little more is read than a tile and its halo.
+    """
+
+    voxel_m: float
+    tile: int
+    halo: int
+    origin_m: tuple[float, float, float] = (0.0, 0.0, 0.0)
+
+    def __post_init__(self):
+        if not self.voxel_m > 0:
+            raise ValueError(f"Grid: voxel_m is {self.voxel_m}, expected more than 0")
+        if self.tile < 1 or self.halo < 0:
+            raise ValueError(f"Grid: tile is {self.tile} and halo {self.halo}, expected 1 or more and 0 or more")
+
+    def voxels(self, xyz: np.ndarray) -> np.ndarray:
+        """The voxels of points, f64 [N, 3] in m -> i32 [N, 3]."""
+        v = np.floor((xyz - np.asarray(self.origin_m)) / self.voxel_m)
+        if len(v) and not (np.abs(v) < 2**31 - 2**16).all():
+            raise ValueError(f"Grid: a point lies at voxel {np.abs(v).max():.4g}, or nowhere; expected less than 2^31 - 2^16")
+        return v.astype(np.int32)
+
+    @property
+    def cell(self) -> int:
+        """Voxels along a side of a cell."""
+        return self.tile if self.tile % 4 else self.tile // 4
+
+    def keys(self, voxels: np.ndarray) -> np.ndarray:
+        """The tiles whose core voxels are in, i64 [N, 2]."""
+        return np.floor_divide(voxels[:, :2].astype(np.int64), self.tile)
+
+    def cells(self, voxels: np.ndarray) -> np.ndarray:
+        """The cells that voxels are in, i64 [N, 2]."""
+        return np.floor_divide(voxels[:, :2].astype(np.int64), self.cell)
+
+    def tile_of(self, cell: Key) -> Key:
+        return cell[0] * self.cell // self.tile, cell[1] * self.cell // self.tile
+
+    def cells_of(self, key: Key) -> list[Key]:
+        """The cells of a tile and of its halo, in order."""
+        first = self.lower(key) // self.cell
+        last = (self.lower(key) + self.tile + 2 * self.halo - 1) // self.cell
+        return [(i, j) for i in range(first[0], last[0] + 1) for j in range(first[1], last[1] + 1)]
+
+    def lower(self, key: Key) -> np.ndarray:
+        """The first voxels of a tile with its halo, along x and y."""
+        return np.asarray(key, np.int64) * self.tile - self.halo
+
+    def is_read(self, key: Key, voxels: np.ndarray) -> np.ndarray:
+        """Which voxels are the tile's or its halo's."""
+        at = voxels[:, :2] - self.lower(key)
+        return ((at >= 0) & (at < self.tile + 2 * self.halo)).all(1)
+
+
+@dataclass
+class Tile:
+    """Points of a tile and of its halo, in the order of their files and of their places in them.
+
+    key : which tile
+    grid : Grid
+    xyz : f64 [N, 3], m
+    voxels : i32 [N, 3]
+    intensity : u16 [N]
+    is_core : bool [N]
+    source, index : which points these are, i32 [N] and i64 [N]
+    """
+
+    key: Key
+    grid: Grid
+    xyz: np.ndarray
+    voxels: np.ndarray
+    intensity: np.ndarray
+    source: np.ndarray
+    index: np.ndarray
+    is_core: np.ndarray = field(init=False)
+
+    def __post_init__(self):
+        self.is_core = (self.grid.keys(self.voxels) == np.asarray(self.key)).all(1)
+
+    def __len__(self) -> int:
+        return len(self.xyz)

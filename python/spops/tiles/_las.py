@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Points of LAS, LAZ and COPC files, some at a time, and copies of the files with other labels.
+
+COPC files are LAZ files whose points lie in the order of an octree, and are read as such: every point once.
+"""
+from __future__ import annotations
+
+import copy
+import os
+from pathlib import Path
+
+import numpy as np
+
+CHUNK = 1_000_000  # points at a time
+
+
+def _laspy():
+    try:
+        import laspy
+    except ImportError as error:
+        raise ImportError("spops.tiles reads files with laspy and lazrs: pip install 'spops[tiles]'") from error
+    return laspy
+
+
+def num_points(path: str) -> int:
+    with _laspy().open(path) as f:
+        return int(f.header.point_count)
+
+
+def read_header(path: str) -> tuple[int, tuple, tuple]:
+    """How many points there are, and the scales and offsets of their coordinates."""
+    with _laspy().open(path) as f:
+        return int(f.header.point_count), tuple(map(float, f.header.scales)), tuple(map(float, f.header.offsets))
+
+
+def chunks(path: str, size: int = CHUNK):
+    """Coordinates as they are stored, i32 [n, 3], and intensities, u16 [n]."""
+    with _laspy().open(path) as f:
+        for points in f.chunk_iterator(size):
+            stored = np.stack([np.asarray(points[a]) for a in ("X", "Y", "Z")], 1)
+            yield stored.astype(np.int32, copy=False), np.asarray(points["intensity"]).astype(np.uint16, copy=False)
+
+
+def write_labels(path: str, to: Path, labels: np.ndarray, name: str) -> None:
+    """A copy of a file whose dimension `name` has these labels; it is there whole, or not at all."""
+    laspy = _laspy()
+    part = to.with_name(f".{os.getpid()}.{to.name}")
+    with laspy.open(path) as f:
+        header = copy.deepcopy(f.header)  # the reader needs its own as it is
+        if name not in header.point_format.dimension_names:
+            header.add_extra_dim(laspy.ExtraBytesParams(name=name, type=np.uint8))
+        least, most = 0, 31 if name == "classification" and header.point_format.id < 6 else 255
+        if len(labels) and not (least <= labels.min() and labels.max() <= most):
+            raise ValueError(f"{path}: labels are {labels.min()} to {labels.max()}, expected {least} to {most} of {name}")
+        with laspy.open(part, "w", header=header, do_compress=to.suffix.lower() == ".laz") as out:
+            done = 0
+            for points in f.chunk_iterator(CHUNK):
+                record = laspy.ScaleAwarePointRecord.zeros(len(points), header=header)
+                for dimension in points.point_format.dimension_names:
+                    record[dimension] = points[dimension]
+                record[name] = labels[done : done + len(points)]
+                out.write_points(record)
+                done += len(points)
+    os.replace(part, to)

@@ -1,0 +1,259 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Engines: this process, or Ray. Both take the parts of a job that are not done, and report each one."""
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import sys
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from functools import partial
+
+from ._grid import Key, Tile
+from ._job import Job
+
+
+class Failed(RuntimeError):
+    """Parts of a job that failed as often as they may; the others are done."""
+
+
+class Progress:
+    """Lines about a pass: parts, points a second, and what is left."""
+
+    def __init__(self, name: str, total: int, show: bool = True):
+        self.name, self.total, self.show = name, total, show
+        self.parts, self.points, self.started = 0, 0, time.monotonic()
+
+    def add(self, points: int) -> None:
+        self.parts, self.points = self.parts + 1, self.points + points
+        if self.show:
+            seconds = max(time.monotonic() - self.started, 1e-9)
+            left = seconds / self.parts * (self.total - self.parts)
+            print(f"{self.name}: {self.parts} of {self.total}, {self.points / seconds:,.0f} points a second, {left:.0f} s left", file=sys.stderr, flush=True)
+
+
+def attempt(job: Job, key: Key, function: Callable, retries: int, tile: Tile | None = None, keep: Callable | None = None) -> tuple[int, str]:
+    """Label a tile, again after an exception. Returns the points of the core, and "" or what failed last.
+
+    Tries are counted in the job's folder before they begin: a tile that takes its process down counts too.
+    keep: instead of job.keep
+    """
+    error = "its process ended each time"
+    while job.begin(key) <= retries:
+        try:
+            if job.is_labelled(key):
+                return 0, ""
+            tile = job.load(key) if tile is None else tile
+            (keep or job.keep)(tile, *function(tile))
+            return int(tile.is_core.sum()), ""
+        except Exception:
+            error = traceback.format_exc(limit=4)
+    return 0, error
+
+
+# ---- This process -------------------------------------------------------------------------------
+
+
+def _ahead(job: Job, keys: list[Key], readers: int):
+    """Tiles in order, loaded by threads; as many wait as there are threads."""
+
+    def load(key: Key) -> Tile | None:
+        try:
+            return job.load(key)
+        except Exception:  # the try itself loads again, and says what is wrong
+            return None
+
+    with ThreadPoolExecutor(readers) as pool:
+        waiting: deque = deque()
+        for key in keys:
+            waiting.append((key, pool.submit(load, key)))
+            if len(waiting) > readers:
+                first, tile = waiting.popleft()
+                yield first, tile.result()
+        for first, tile in waiting:
+            yield first, tile.result()
+
+
+def _tried(function: Callable, part: int, retries: int) -> tuple[int, str]:
+    error = ""
+    for _ in range(retries + 1):
+        try:
+            return function(part), ""
+        except Exception:
+            error = traceback.format_exc(limit=4)
+    return 0, error
+
+
+def _files_here(name: str, parts: list[int], function: Callable, retries: int, show: bool, failed: dict, workers: int) -> None:
+    """A pass over files, in processes where there are several."""
+    progress = Progress(name, len(parts), show)
+
+    def done(part: int, points: int, error: str) -> None:
+        if error:
+            failed[name, part] = error
+        progress.add(points)
+
+    if workers == 1 or len(parts) < 2:
+        for part in parts:
+            done(part, *_tried(function, part, retries))
+        return
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        running = {pool.submit(_tried, function, part, retries): part for part in parts}
+        for future in as_completed(running):
+            done(running[future], *future.result())
+
+
+def _label_here(job: Job, keys: list[Key], make: Callable[[], Callable], retries: int, show: bool, failed: dict, readers: int) -> None:
+    """The function runs here, one tile after the other; threads load the next tiles and keep what was said of the last."""
+    if not keys:
+        return
+    function, progress, kept = make(), Progress("label", len(keys), show), deque()
+    with ThreadPoolExecutor(1) as writer:
+
+        def keep(tile: Tile, *what) -> None:
+            kept.append((tile.key, writer.submit(job.keep, tile, *what)))
+
+        def settle(most: int) -> None:
+            while len(kept) > most:
+                key, future = kept.popleft()
+                if future.exception() is not None:
+                    failed[key] = str(future.exception())
+
+        for key, tile in _ahead(job, keys, readers):
+            points, error = attempt(job, key, function, retries, tile, keep)
+            if error:
+                failed[key] = error
+            settle(1)
+            progress.add(points)
+        settle(0)
+
+
+def _run_here(job: Job, make: Callable[[], Callable], retries: int, show: bool, failed: dict, workers: int, readers: int) -> None:
+    _files_here("cut", [i for i in range(len(job.files)) if not job.is_cut(i)], job.cut, retries, show, failed, workers)
+    if failed:
+        return
+    _label_here(job, [k for k in job.tiles() if not job.is_labelled(k)], make, retries, show, failed, readers)
+    written_not = [i for i in range(len(job.files)) if not job.is_written(i) and job.is_complete(i)]
+    _files_here("write", written_not, job.write, retries, show, failed, workers)
+
+
+# ---- Ray ----------------------------------------------------------------------------------------
+
+
+class _Worker:
+    """An actor: one function, made once."""
+
+    def __init__(self, job: Job, make: Callable[[], Callable], retries: int):
+        self.job, self.function, self.retries = job, make(), retries
+
+    def __call__(self, batch: dict) -> dict:
+        import pickle
+
+        out: dict = {"key": [], "points": [], "error": []}
+        for key, data in zip(batch["key"], batch["tile"]):
+            tile = pickle.loads(data) if data else None
+            points, error = attempt(self.job, _key_of(key), self.function, self.retries, tile)
+            for name, value in zip(out, (key, points, error)):
+                out[name].append(value)
+        return out
+
+
+def _key_of(text: str) -> Key:
+    i, j = str(text).split("_")
+    return int(i), int(j)
+
+
+def _read(job: Job, row: dict) -> dict:
+    import pickle
+
+    try:
+        return {"key": row["item"], "tile": pickle.dumps(job.load(_key_of(row["item"])), protocol=5)}
+    except Exception:  # the try itself loads again, and says what is wrong
+        return {"key": row["item"], "tile": b""}
+
+
+def _run_ray(
+    job: Job, make: Callable[[], Callable], retries: int, show: bool, failed: dict, workers: int, cpus: float, gpus: float, readers: int,
+    memory_bytes: int | None,
+) -> None:  # fmt: skip
+    import ray.data
+
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    if memory_bytes is not None:
+        context.execution_options.resource_limits = ray.data.ExecutionResources(object_store_memory=memory_bytes)
+
+    def files(name: str, parts: list[int], function: Callable) -> None:
+        progress = Progress(name, len(parts), show)
+
+        def one(row: dict) -> dict:
+            points, error = _tried(function, int(row["item"]), retries)
+            return {"part": row["item"], "points": points, "error": error}
+
+        for row in ray.data.from_items(parts, override_num_blocks=len(parts)).map(one, num_cpus=1).iter_rows() if parts else ():
+            if row["error"]:
+                failed[name, row["part"]] = row["error"]
+            progress.add(int(row["points"]))
+
+    files("cut", [i for i in range(len(job.files)) if not job.is_cut(i)], job.cut)
+    if failed:
+        return
+    keys = [f"{i}_{j}" for i, j in job.tiles() if not job.is_labelled((i, j))]
+    progress = Progress("label", len(keys), show)
+    if keys:
+        tiles = ray.data.from_items(keys, override_num_blocks=len(keys)).map(partial(_read, job), num_cpus=1, compute=ray.data.TaskPoolStrategy(size=readers))
+        has = dict(num_gpus=gpus) if gpus else dict(num_cpus=cpus)
+        pool = ray.data.ActorPoolStrategy(size=workers)
+        for row in tiles.map_batches(_Worker, fn_constructor_args=(job, make, retries), batch_size=1, compute=pool, **has).iter_rows():
+            if row["error"]:
+                failed[_key_of(row["key"])] = row["error"]
+            progress.add(int(row["points"]))
+    files("write", [i for i in range(len(job.files)) if not job.is_written(i) and job.is_complete(i)], job.write)
+
+
+def run(
+    job: Job,
+    make: Callable[[], Callable],
+    engine: str = "local",
+    retries: int = 2,
+    show: bool = True,
+    workers: int = 1,
+    cpus: float = 1.0,
+    gpus: float = 0.0,
+    readers: int = 1,
+    memory_bytes: int | None = None,
+) -> None:
+    """Do what of a job is not done.
+
+    Parameters
+    ----------
+    job : Job
+    make : () -> function of a Tile, as :meth:`Job.label` takes it; called once in each worker
+    engine : local: this process labels tiles; threads load the next ones and keep what was said of the last. ray:
+        Ray Data, with tasks that load tiles and a pool of actors that label them; Ray stops readers while its
+        memory for what is on the way is full.
+    retries : how often a tile is tried again after an exception, or after the end of its process
+    show : lines of progress on stderr
+    workers : processes that cut and write files; of Ray: actors that label
+    cpus, gpus : of Ray: what an actor has
+    readers : tiles that are loaded at a time
+    memory_bytes : of Ray: for tiles on the way; None: what Ray decides
+
+    Raises
+    ------
+    Failed : once all else is done; it names the parts.
+    """
+    if engine not in ("local", "ray"):
+        raise ValueError(f"run: engine is {engine!r}, expected local or ray")
+    failed: dict = {}
+    job.forget_tries()
+    if engine == "local":
+        _run_here(job, make, retries, show, failed, workers, readers)
+    else:
+        _run_ray(job, make, retries, show, failed, workers, cpus, gpus, readers, memory_bytes)
+    if failed:
+        raise Failed("\n".join([f"{len(failed)} parts failed", *(f"{key}: {error}" for key, error in failed.items())]))

@@ -1,0 +1,394 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A part of a cloud gives what the whole gives, bit for bit: operators, a network over tiles of four sizes, and jobs."""
+import importlib.util
+import os
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import spops
+import spops.functional as F
+import spops.nn as snn
+from spops.tiles import Failed, Grid, Job, Segment, run
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "python"
+
+
+# ---- Operators ----------------------------------------------------------------------------------
+
+CORE = (9.0, 14.0)  # m along x
+HALO = 4.0
+
+
+def cloud(device):
+    """Points in a slab, a few voxels of which have very many; and which of them a part has."""
+    g = torch.Generator().manual_seed(5)
+    spread = torch.rand(30000, 3, generator=g, device="cpu") * torch.tensor([24.0, 12.0, 3.0], device="cpu")
+    piles = torch.tensor([[10.25, 3.25, 1.25], [12.75, 6.25, 0.25], [2.25, 1.25, 1.25]], device="cpu").repeat_interleave(7001, 0)
+    points = torch.cat([spread, piles + 0.4 * torch.rand(len(piles), 3, generator=g, device="cpu") - 0.2])
+    points = points[torch.randperm(len(points), generator=g, device="cpu")].to(device)
+    return points, (points[:, 0] >= CORE[0] - HALO) & (points[:, 0] < CORE[1] + HALO)
+
+
+def in_core(rows, size_m):
+    return (rows[:, 1] * size_m >= CORE[0]) & ((rows[:, 1] + 1) * size_m <= CORE[1])
+
+
+def assert_core_is_same(part, whole, size_m):
+    """(rows, features) of both, whose rows may lie in any order."""
+    sorted_ones = []
+    for rows, feats in (part, whole):
+        core = in_core(rows, size_m)
+        rows, feats = rows[core].cpu().numpy(), feats[core].detach().float().cpu().numpy()
+        order = np.lexsort(rows.T[::-1])
+        sorted_ones.append((rows[order], feats[order]))
+    (a, x), (b, y) = sorted_ones
+    assert len(a) > 100 and np.array_equal(a, b)
+    assert np.array_equal(x.view(np.int32), y.view(np.int32)), f"{(x != y).any(1).sum()} of {len(x)} rows differ"
+
+
+@pytest.mark.parametrize("order", ["given", "lexicographic", "morton", "hilbert"])
+@pytest.mark.parametrize("channels", [3, 40])
+def test_voxels_and_points(order, channels, device):
+    points, mask = cloud(device)
+    feats = torch.randn(len(points), channels)
+    found = []
+    for keep in (mask, torch.ones_like(mask)):
+        p, f = points[keep], feats[keep]
+        out = {}
+        for reduce in ("mean", "sum", "max"):
+            x = spops.voxelize(p, 0.5, f, order=order, reduce=reduce)
+            out[reduce] = x.coords, x.feats
+        pooled = snn.AvgPool3d(3, 2, padding=1)(x)
+        out["pool"] = pooled.coords, pooled.feats
+        largest = snn.MaxPool3d(2)(x)
+        out["max pool"] = largest.coords, largest.feats
+        place = torch.floor(p / 0.5).int()
+        at = torch.cat([torch.zeros_like(place[:, :1]), place], 1)
+        numbers = torch.arange(len(points))[keep].float()[:, None]  # points of a voxel are told apart by these
+        for kind, missing in (("linear", "zero"), ("linear", "rescale"), ("nearest", "zero")):
+            y = spops.devoxelize(x, p, interpolation=kind, missing=missing)
+            core = in_core(at, 0.5)
+            out[kind, missing] = torch.cat([at[core], numbers[core].int()], 1), y[core]
+        found.append(out)
+    part, whole = found
+    for name in part:
+        assert_core_is_same(part[name], whole[name], {"pool": 1.0, "max pool": 1.0}.get(name, 0.5))
+
+
+@pytest.mark.parametrize("curve", ["lexicographic", "morton", "hilbert"])
+def test_orders_keep_their_places(curve, device):
+    """Rows of a part follow each other as in the whole, where the box of the curve is the caller's."""
+    points, mask = cloud(device)
+    box = dict(lower=(0, 0, 0, 0), upper=(0, 63, 63, 63))
+    rows = []
+    for keep in (mask, torch.ones_like(mask)):
+        place = torch.floor(points[keep] / 0.5).int()
+        places = torch.cat([torch.zeros_like(place[:, :1]), place], 1)
+        rows.append(F.coords_rows(F.coords(places, duplicates="merge", order=curve, **box))[0].cpu())
+    part, whole = rows
+    left = (whole[:, 1] * 0.5 >= CORE[0] - HALO) & (whole[:, 1] * 0.5 < CORE[1] + HALO)
+    assert torch.equal(part, whole[left])
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_windows(dtype, device):
+    """Attention in windows at fixed places; the tile of the kernel is the caller's on CUDA."""
+    points, mask = cloud(device)
+    channels = 64
+    found = []
+    for keep in (mask, torch.ones_like(mask)):
+        x = spops.voxelize(points[keep], 0.5, order="lexicographic")
+        table = torch.randn(512, 3 * channels, generator=torch.Generator(device).manual_seed(2), device=device, dtype=dtype)
+        rows = x.coords
+        qkv = table[(rows[:, 1] * 31 + rows[:, 2] * 7 + rows[:, 3]) % 512]
+        patches = F.patches_grid(rows[:, 1:].contiguous(), window=[4, 4, 4], bits=6)
+        q, k, v = qkv.chunk(3, 1)
+        found.append((rows, F.attention(q, k, v, patches, heads=4)))
+    part, whole = found
+    size = 0.5
+    rows = part[0]
+    edge = (rows[:, 1] // 4 * 4 * size >= CORE[0] - HALO) & ((rows[:, 1] // 4 + 1) * 4 * size <= CORE[1] + HALO)
+    assert edge[in_core(rows, size)].all()  # windows of the core are whole
+    assert_core_is_same(part, whole, size)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("width", [16, 96, 128, 256])
+def test_layers(dtype, width, device):
+    points, mask = cloud(device)
+    net = snn.Sequential(
+        snn.SubMConv3d(3, width, 3), snn.BatchNorm(width, relu=True), snn.SparseConv3d(width, width, 2, stride=2, key="down"), snn.ReLU(),
+        snn.Linear(width, width), snn.LayerNorm(width), snn.SparseInverseConv3d(width, width, 2, key="down"),
+    ).eval().to(device)  # fmt: skip
+    with torch.no_grad(), spops.crop_independent(), torch.autocast(device.type, dtype, enabled=dtype is not torch.float32):
+        part, whole = (spops.voxelize(points[keep], 0.5, order="lexicographic") for keep in (mask, torch.ones_like(mask)))
+        found = [(x.coords, net(x).feats) for x in (part, whole)]
+    assert spops.receptive_field_of(net, part)[0].most * 0.5 <= HALO
+    assert_core_is_same(*found, 0.5)
+
+
+# ---- Tiles of a file ----------------------------------------------------------------------------
+
+
+def example(name):
+    """A file of examples/python, which a checkout has."""
+    if not (EXAMPLES / f"{name}.py").is_file():
+        pytest.skip(f"examples/python/{name}.py: this is no checkout")
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def airborne(n):
+    """About n points of an airborne scan, f64 in m; made ones where the data is not there."""
+    path = Path(os.environ.get("SPOPS_TEST_DATA", ""), "airborne_autzen_a.npy")
+    if path.is_file():
+        points = np.load(path).astype(np.float64)
+        return points[:: max(len(points) // n, 1)]
+    rng = np.random.default_rng(3)
+    xy = rng.uniform((0, 0), (390, 267), (n, 2))
+    return np.c_[xy, 6 * np.sin(xy[:, 0] / 40) + np.where(rng.random(n) < 0.3, rng.uniform(0, 20, n), rng.uniform(0, 0.3, n))]
+
+
+def write_laz(path, points, intensity=0):
+    laspy = pytest.importorskip("laspy")
+    pytest.importorskip("lazrs")
+    header = laspy.LasHeader(point_format=6, version="1.4")
+    header.scales, header.offsets = [0.001] * 3, [494000, 4878000, 100]
+    las = laspy.LasData(header)
+    las.x, las.y, las.z = (points + [494000.3, 4878000.7, 120.0]).T
+    las.intensity = np.full(len(points), intensity)
+    las.write(str(path))
+    return str(path)
+
+
+@pytest.fixture
+def scan(tmp_path):
+    """Two files, whose points lie among each other."""
+    points = airborne(30000)
+    return [write_laz(tmp_path / "a.laz", points[::2]), write_laz(tmp_path / "b.las", points[1::2])]
+
+
+def result(job):
+    """Labels and logits of all points, the file's order."""
+    found = [job.labels_of(i) for i in range(len(job.files))]
+    return np.concatenate([l for l, _ in found]), np.concatenate([g for _, g in found]).view(np.int32)
+
+
+def assert_same(job, whole):
+    for a, b in zip(result(job), result(whole)):
+        assert np.array_equal(a, b), f"{(a != b).reshape(len(a), -1).any(1).sum()} of {len(a)} points differ"
+
+
+def small(device="cpu"):
+    return Segment(example("minkunet").small(), str(device), torch.float16 if "cuda" in str(device) else torch.float32, logits=True)
+
+
+HALO_VOXELS = 41  # of the network of small(); test_minkunet asks
+
+
+def one_tile(files, out, device="cpu"):
+    job = Job.create(files, out, 1.0, 100000, HALO_VOXELS, keep_logits=True)
+    run(job, lambda: small(device), show=False)
+    assert len(job.tiles()) == 1
+    return job
+
+
+def test_minkunet(tmp_path, device):
+    """Four sizes of tiles: labels and logits of every point are those of the whole cloud."""
+    files = [write_laz(tmp_path / "a.laz", airborne(60000))]
+    net = example("minkunet").small().to(device)
+    rows = torch.unique(torch.randint(0, 32, (3000, 4)) % torch.tensor([1, 32, 32, 32]), dim=0)
+    reach = spops.receptive_field_of(net, spops.SparseTensor(torch.randn(len(rows), 4), rows))[0]
+    assert reach.most == HALO_VOXELS
+    whole = one_tile(files, tmp_path / "whole", device)
+    labels, _ = result(whole)
+    assert len(np.unique(labels)) > 4
+    for tile_m in (210, 130, 77, 60):
+        job = Job.create(files, tmp_path / f"tiles{tile_m}", 1.0, tile_m, HALO_VOXELS, keep_logits=True)
+        run(job, lambda: small(device), show=False, readers=2)
+        assert len(job.tiles()) > 1
+        assert_same(job, whole)
+    # A halo that is too small shows.
+    job = Job.create(files, tmp_path / "seams", 1.0, 130, 8, keep_logits=True)
+    run(job, lambda: small(device), show=False)
+    assert (result(job)[1] != result(whole)[1]).any(1).sum() > 1000
+
+
+# ---- Jobs ---------------------------------------------------------------------------------------
+
+
+def by_height(tile):
+    """Labels that need no network: of a point and of how many the tile has around it."""
+    z = tile.xyz[:, 2]
+    return np.clip(z - 100, 0, 31).astype(np.uint8), np.c_[z, tile.voxels[:, 0]].astype(np.float32)
+
+
+def test_files_come_back(scan, tmp_path, device):
+    laspy = pytest.importorskip("laspy")
+    job = Job.create(scan, tmp_path / "out", 0.5, 40, 20, origin_m=(100.25, -3.0, 0.0), keep_logits=True)
+    run(job, lambda: by_height, show=False, workers=2, readers=3)
+    for i, path in enumerate(scan):
+        before, after = laspy.read(path), laspy.read(job.target(i))
+        for name in before.point_format.dimension_names:
+            if name != "classification":
+                assert np.array_equal(before[name], after[name]), name
+        assert np.array_equal(np.asarray(after.classification), np.clip(before.xyz[:, 2] - 100, 0, 31).astype(np.uint8))
+        assert np.array_equal(job.labels_of(i)[1][:, 0], before.xyz[:, 2].astype(np.float32))
+    new = Job.create(scan, tmp_path / "new", 0.5, 40, 20, field="guess")
+    run(new, lambda: by_height, show=False)
+    after = laspy.read(new.target(1))
+    assert np.array_equal(np.asarray(after["guess"]), new.labels_of(1)[0]) and not np.asarray(after.classification).any()
+
+
+def test_tile_is_a_part_of_the_whole(scan, tmp_path, device):
+    """Points of a tile are those of its core and halo, in the order of the files."""
+    job = Job.create(scan, tmp_path / "out", 0.5, 33, 71, keep_logits=True)
+    everything = Job.create(scan, tmp_path / "all", 0.5, 100000, 0)
+    for j in (job, everything):
+        for i in range(2):
+            j.cut(i)
+    whole = everything.load(everything.tiles()[0])
+    assert len(whole) == sum(f.num_points for f in job.files) and len(job.tiles()) > 20
+    cores = 0
+    for key in job.tiles():
+        tile = job.load(key)
+        inside = job.grid.is_read(key, whole.voxels)
+        assert inside.sum() == len(tile) and np.array_equal(whole.xyz[inside], tile.xyz)
+        assert np.array_equal(whole.index[inside], tile.index) and np.array_equal(whole.source[inside], tile.source)
+        assert np.array_equal(tile.is_core, (tile.voxels[:, :2] // job.grid.tile == np.array(key)).all(1))
+        cores += tile.is_core.sum()
+    assert cores == len(whole)
+
+
+def test_it_goes_on(scan, tmp_path, device):
+    """Ended in the middle, a job goes on with what is not done; a tile that fails is tried again and stops no other."""
+    whole = Job.create(scan, tmp_path / "whole", 1.0, 50, 10, keep_logits=True)
+    run(whole, lambda: by_height, show=False)
+    job = Job.create(scan, tmp_path / "out", 1.0, 50, 10, keep_logits=True)
+    seen = []
+
+    def ends(tile):
+        seen.append(tile.key)
+        if len(seen) == 4:
+            raise KeyboardInterrupt
+        return by_height(tile)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(job, lambda: ends, show=False)
+    done = [k for k in job.tiles() if job.is_labelled(k)]
+    assert 0 < len(done) < 4 and not job.is_written(0)
+    bad = job.tiles()[-1]
+    seen.clear()
+
+    def fails(tile):
+        seen.append(tile.key)
+        if tile.key == bad or seen.count(tile.key) == 1 and tile.key == job.tiles()[-2]:
+            raise RuntimeError("not this one")
+        return by_height(tile)
+
+    with pytest.raises(Failed, match="1 parts failed(.|\n)*not this one"):
+        run(Job.create(scan, tmp_path / "out", 1.0, 50, 10, keep_logits=True), lambda: fails, retries=2, show=False)
+    assert seen.count(bad) == 3 and seen.count(job.tiles()[-2]) == 2 and not set(done) & set(seen)
+    assert [k for k in job.tiles() if not job.is_labelled(k)] == [bad]
+    run(job, lambda: by_height, show=False)
+    assert_same(job, whole)
+    assert job.is_written(0) and job.is_written(1)
+    with pytest.raises(ValueError, match="job.json says another job"):
+        Job.create(scan, tmp_path / "out", 1.0, 60, 10, keep_logits=True)
+
+
+def test_refusals(scan, tmp_path, device):
+    with pytest.raises(ValueError, match="voxel_m is 0, expected more than 0"):
+        Grid(0, 1, 1)
+    with pytest.raises(ValueError, match="tile is 0 and halo 1"):
+        Grid(1.0, 0, 1)
+    with pytest.raises(ValueError, match="two files have one name"):
+        Job.create([scan[0], scan[0]], tmp_path / "out", 1.0, 50, 10)
+    with pytest.raises(ValueError, match="a point lies at voxel .*, or nowhere"):
+        Grid(1e-9, 1, 1).voxels(np.array([[1e5, 0.0, 0.0]]))
+    job = Job.create(scan[:1], tmp_path / "out", 1.0, 50, 10)
+    with pytest.raises(ValueError, match="engine is 'dask', expected local or ray"):
+        run(job, lambda: by_height, "dask")
+    with pytest.raises(Failed, match="3 labels for"):
+        run(job, lambda: lambda tile: (np.zeros(3), None), retries=0, show=False)
+    with pytest.raises(ValueError, match="points have no label"):
+        for key in job.tiles()[1:]:
+            job.label(key, by_height)
+        job._part(job.tiles()[0]).touch()
+        np.savez(job._part(job.tiles()[0]), source=np.zeros(0, np.int32), index=np.zeros(0, np.int64), labels=np.zeros(0, np.uint8))
+        job.write(0)
+
+
+def test_command(scan, tmp_path, device, capsys):
+    from spops.tiles.__main__ import main
+
+    example("minkunet")
+    arguments = [*scan, "--out", str(tmp_path / "out"), "--network", f"{EXAMPLES}/minkunet.py:small", "--voxel", "2", "--tile", "150", "--logits"]
+    if device.type == "cuda":
+        arguments += ["--device", "cuda", "--dtype", "float16"]
+    assert main(arguments) == 0
+    said = capsys.readouterr().err
+    assert "2 files, tiles of 76 voxels, halo of 41 (82 m)" in said and "write: 2 of 2" in said
+    files = Job.create(scan, tmp_path / "out", 2.0, 150, 41, keep_logits=True)
+    whole = Job.create(scan, tmp_path / "whole", 2.0, 100000, 41, keep_logits=True)
+    run(whole, lambda: small(device), show=False)
+    assert_same(files, whole)
+    assert main(arguments) == 0  # nothing is left to do
+    assert main([*arguments, "--tile", "70", "--quiet", "--out", str(tmp_path / "bad"), "--retries", "0", "--columns", "4", "--halo", "0"]) == 0
+
+
+# ---- Ray ----------------------------------------------------------------------------------------
+
+
+class DiesOnce:
+    """Makes the function of a worker, whose process ends when it is given one of the tiles for the first time."""
+
+    def __init__(self, key, marker, always=None):
+        self.key, self.marker, self.always, self.path = key, str(marker), always, str(Path(__file__).parent)
+
+    def __call__(self):
+        sys.path.insert(0, self.path)
+        torch.set_num_threads(1)
+        label = small()
+
+        def function(tile):
+            if tile.key == self.always or tile.key == self.key and not os.path.exists(self.marker):
+                Path(self.marker).touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            return label(tile)
+
+        return function
+
+
+def test_ray(scan, tmp_path, device):
+    """Two workers, one of them killed in the middle: the result is whole and the same. A tile that kills each one is given up."""
+    if device.type == "cuda":
+        pytest.skip("workers of the CPU, beside whichever device there is")
+    ray = pytest.importorskip("ray")
+    whole = one_tile(scan, tmp_path / "whole")
+    job = Job.create(scan, tmp_path / "out", 1.0, 130, HALO_VOXELS, keep_logits=True)
+    keys = Job.create(scan, tmp_path / "keys", 1.0, 130, 0)
+    keys.cut(0), keys.cut(1)
+    keys = keys.tiles()
+    here = str(Path(__file__).parent)
+    path = os.pathsep.join([here, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
+    ray.init(num_cpus=3, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": path}})
+    try:
+        make = DiesOnce(keys[len(keys) // 2], tmp_path / "died", always=keys[-1])
+        with pytest.raises(Failed, match="1 parts failed\n.*its process ended each time"):
+            run(job, make, "ray", workers=2, show=False, retries=1)
+        assert Path(make.marker).exists()
+        assert [k for k in job.tiles() if not job.is_labelled(k)] == [keys[-1]]
+        make.always = None
+        run(job, make, "ray", workers=1, show=False, memory_bytes=2**28)
+    finally:
+        ray.shutdown()
+    assert_same(job, whole)
+    assert job.is_written(0) and job.is_written(1)
