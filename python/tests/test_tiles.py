@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """A part of a cloud gives what the whole gives, bit for bit: operators, a network over tiles of four sizes, and jobs."""
 import importlib.util
+import io
 import os
 import signal
+import struct
 import sys
 from pathlib import Path
 
@@ -392,3 +394,66 @@ def test_ray(scan, tmp_path, device):
         ray.shutdown()
     assert_same(job, whole)
     assert job.is_written(0) and job.is_written(1)
+
+
+# ---- COPC ---------------------------------------------------------------------------------------
+
+
+def write_copc(path, points):
+    """A COPC file by hand: the points of an octree of two levels, a chunk of LAZ for each node, and the list of nodes."""
+    laspy = pytest.importorskip("laspy")
+    lazrs = pytest.importorskip("lazrs")
+    write_laz(path.with_suffix(".las"), points, intensity=9)
+    plain = path.with_suffix(".las").read_bytes()
+    with laspy.open(path.with_suffix(".las")) as f:
+        start, size, xyz = f.header.offset_to_point_data, f.header.point_format.size, f.read().xyz
+    low, half = xyz.min(0), float((xyz.max(0) - xyz.min(0)).max() / 2)
+    octant = (xyz >= low + half).astype(int)
+    node = np.where(np.arange(len(xyz)) % 4 == 0, 0, 1 + octant @ np.array([4, 2, 1]))
+    laz = lazrs.LazVlr.new_for_compression(6, 0, True)
+    data = laz.record_data()
+    vlr = lambda user, number, body, form: struct.pack(form, 0, user, number, len(body), b"") + body
+    laszip = vlr(b"laszip encoded", 22204, data, "<H16sHH32s")
+    at = 375 + 54 + 160 + len(laszip)
+    out = io.BytesIO(plain[:375] + bytes(at - 375))
+    out.seek(at)
+    compressor = lazrs.LasZipCompressor(out, laz)
+    compressor.reserve_offset_to_chunk_table()
+    entries, order = [], []
+    for n in np.unique(node):
+        own = np.flatnonzero(node == n)
+        begin = out.tell()
+        compressor.compress_many(b"".join(plain[start + size * i : start + size * (i + 1)] for i in own))
+        compressor.finish_current_chunk()
+        key = (0, 0, 0, 0) if n == 0 else (1, (n - 1) >> 2 & 1, (n - 1) >> 1 & 1, (n - 1) & 1)
+        entries.append(struct.pack("<iiiiQii", *key, begin, out.tell() - begin, len(own)))
+        order.append(own)
+    compressor.done()
+    out.seek(0, io.SEEK_END)
+    end, pages = out.tell(), b"".join(entries)
+    out.write(vlr(b"copc", 1000, pages, "<H16sHQ32s") + pages[:0])
+    info = struct.pack("<5d2Q2d88s", *(low + half), half, half / 64, end + 60, len(pages), 0.0, 0.0, b"")
+    out.seek(375)
+    out.write(vlr(b"copc", 1, info, "<H16sHH32s") + laszip)
+    for place, form, value in ((96, "<I", at), (100, "<I", 2), (104, "<B", 6 | 128), (235, "<Q", end), (243, "<I", 1)):
+        out.seek(place)
+        out.write(struct.pack(form, value))
+    path.write_bytes(out.getvalue())
+    with laspy.CopcReader.open(str(path)) as f:
+        assert len(f.query()) == len(xyz)  # it is one
+    return str(path), points[np.concatenate(order)]
+
+
+def test_copc(tmp_path, device):
+    """Points of a COPC file, in the order that they lie in; the copy is a LAZ file in the same order."""
+    laspy = pytest.importorskip("laspy")
+    path, points = write_copc(tmp_path / "a.copc.laz", airborne(20000))
+    job = Job.create([path], tmp_path / "out", 1.0, 60, 20, keep_logits=True)
+    run(job, lambda: by_height, show=False)
+    after = laspy.read(job.target(0))
+    assert job.target(0).name == "a.laz" and np.abs(after.xyz - points - [494000.3, 4878000.7, 120.0]).max() < 0.00051
+    assert np.array_equal(np.asarray(after.classification), np.clip(after.xyz[:, 2] - 100, 0, 31).astype(np.uint8))
+    assert (np.asarray(after.intensity) == 9).all()
+    plain = Job.create([write_laz(tmp_path / "b.laz", points, intensity=9)], tmp_path / "plain", 1.0, 100, 20, keep_logits=True)
+    run(plain, lambda: by_height, show=False)
+    assert_same(job, plain)

@@ -44,9 +44,13 @@ def chunks(path: str, size: int = CHUNK):
 def write_labels(path: str, to: Path, labels: np.ndarray, name: str) -> None:
     """A copy of a file whose dimension `name` has these labels; it is there whole, or not at all."""
     laspy = _laspy()
+    from laspy.vlrs.vlrlist import VLRList
+
     part = to.with_name(f".{os.getpid()}.{to.name}")
     with laspy.open(path) as f:
         header = copy.deepcopy(f.header)  # the reader needs its own as it is
+        header.vlrs = VLRList([v for v in header.vlrs if v.user_id != "copc"])  # places of nodes, which are others now
+        header.evlrs = VLRList([v for v in header.evlrs or [] if v.user_id != "copc"])
         if name not in header.point_format.dimension_names:
             header.add_extra_dim(laspy.ExtraBytesParams(name=name, type=np.uint8))
         least, most = 0, 31 if name == "classification" and header.point_format.id < 6 else 255
@@ -61,4 +65,6 @@ def write_labels(path: str, to: Path, labels: np.ndarray, name: str) -> None:
                 record[name] = labels[done : done + len(points)]
                 out.write_points(record)
                 done += len(points)
+            if len(header.evlrs):
+                out.write_evlrs(header.evlrs)
     os.replace(part, to)
