@@ -6,6 +6,7 @@ import os
 import signal
 import struct
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -299,11 +300,33 @@ def test_it_goes_on(scan, tmp_path, device):
         run(Job.create(scan, tmp_path / "out", 1.0, 50, 10, keep_logits=True), lambda: fails, retries=2, show=False)
     assert seen.count(bad) == 3 and seen.count(job.tiles()[-2]) == 2 and not set(done) & set(seen)
     assert [k for k in job.tiles() if not job.is_labelled(k)] == [bad]
+    assert [job.is_written(i) for i in range(2)] == [bad not in job.tiles_of(i) for i in range(2)] != [True, True]
     run(job, lambda: by_height, show=False)
     assert_same(job, whole)
     assert job.is_written(0) and job.is_written(1)
     with pytest.raises(ValueError, match="job.json says another job"):
         Job.create(scan, tmp_path / "out", 1.0, 60, 10, keep_logits=True)
+
+
+def test_tiles_wait(scan, tmp_path, device, monkeypatch):
+    """No more tiles are loaded ahead than there are readers, besides the one at work and the one that is kept."""
+    job = Job.create(scan, tmp_path / "out", 1.0, 30, 10)
+    loaded, labelled, most = [], [], []
+    load = Job.load
+
+    def counted(self, key):
+        loaded.append(key)
+        most.append(len(loaded) - len(labelled))
+        return load(self, key)
+
+    def label(tile):
+        time.sleep(0.01)
+        labelled.append(tile.key)
+        return by_height(tile)
+
+    monkeypatch.setattr(Job, "load", counted)
+    run(job, lambda: label, show=False, readers=3)
+    assert sorted(loaded) == job.tiles() and len(loaded) > 40 and 3 <= max(most) <= 5
 
 
 def test_refusals(scan, tmp_path, device):
