@@ -23,9 +23,9 @@ class _Layer(ctypes.Structure):
 
 
 class _Reach(ctypes.Structure):
-    _fields_ = [("is_read", ctypes.c_int32), ("reserved", ctypes.c_int32)] + [
-        (n, kind * _DIMS) for n, kind in (("stride", ctypes.c_int64), ("lower", ctypes.c_int64), ("upper", ctypes.c_int64), ("lower_m", ctypes.c_double), ("upper_m", ctypes.c_double))
-    ]
+    _fields_ = [("is_read", ctypes.c_int32), ("reserved", ctypes.c_int32)]
+    _fields_ += [(n, ctypes.c_int64 * _DIMS) for n in ("stride", "lower", "upper")]
+    _fields_ += [(n, ctypes.c_double * _DIMS) for n in ("lower_m", "upper_m")]
 
 
 _call = _library.c.spops_receptive_field
