@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 
-PAGES = ["docs/tasks.md", "docs/coming-from.md"]  # every block of these is the body of a function
+PAGES = ["docs/tasks.md", "docs/tiles.md", "docs/coming-from.md"]  # every block of these is the body of a function
 PRELUDE = "tests/docs/snippets.h"
 
 

@@ -179,8 +179,11 @@ def _run_ray(
     job: Job, make: Callable[[], Callable], retries: int, show: bool, failed: dict, workers: int, cpus: float, gpus: float, readers: int,
     memory_bytes: int | None,
 ) -> None:  # fmt: skip
+    import ray
     import ray.data
 
+    if not ray.is_initialized():
+        ray.init(include_dashboard=False, log_to_driver=False)
     logging.getLogger("ray.data").setLevel(logging.WARNING)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
@@ -205,8 +208,11 @@ def _run_ray(
     keys = [f"{i}_{j}" for i, j in job.tiles() if not job.is_labelled((i, j))]
     progress = Progress("label", len(keys), show)
     if keys:
-        tiles = ray.data.from_items(keys, override_num_blocks=len(keys)).map(partial(_read, job), num_cpus=1, compute=ray.data.TaskPoolStrategy(size=readers))
-        has = dict(num_gpus=gpus) if gpus else dict(num_cpus=cpus)
+        has = dict(num_gpus=gpus, num_cpus=0) if gpus else dict(num_cpus=cpus)
+        # Actors hold what they have for the whole pass, so that readers must do with what is left, or with nothing.
+        left = ray.cluster_resources().get("CPU", 0.0) - workers * has["num_cpus"]
+        reading = dict(num_cpus=min(max(left / readers, 0.0), 1.0), compute=ray.data.TaskPoolStrategy(size=readers))
+        tiles = ray.data.from_items(keys, override_num_blocks=len(keys)).map(partial(_read, job), **reading)
         pool = ray.data.ActorPoolStrategy(size=workers)
         for row in tiles.map_batches(_Worker, fn_constructor_args=(job, make, retries), batch_size=1, compute=pool, **has).iter_rows():
             if row["error"]:
