@@ -3,6 +3,8 @@
 import importlib.util
 import io
 import os
+import re
+import shlex
 import signal
 import struct
 import sys
@@ -367,6 +369,18 @@ def test_command(scan, tmp_path, device, capsys):
     assert_same(files, whole)
     assert main(arguments) == 0  # nothing is left to do
     assert main([*arguments, "--tile", "70", "--quiet", "--out", str(tmp_path / "bad"), "--retries", "0", "--columns", "4", "--halo", "0"]) == 0
+
+
+def test_commands_of_the_page(device):
+    from spops.tiles.__main__ import parse
+
+    page = EXAMPLES.parents[1] / "docs" / "tiles.md"
+    if not page.is_file():
+        pytest.skip("docs/tiles.md: this is no checkout")
+    commands = re.findall(r"^python -m spops.tiles (.*)$", page.read_text(), re.M)
+    assert commands and all(parse(shlex.split(c)).network for c in commands)
+    with pytest.raises(SystemExit):
+        parse(["a.laz", "--no-such-option"])
 
 
 # ---- Ray ----------------------------------------------------------------------------------------

@@ -169,7 +169,7 @@ RULES = [
     (r"minkunet|centerpoint|spconv_benchmark|decoder|segment_train|memory_of_network", example_is_there),
     (r"cmake -B \S+ -DSPOPS_CUDA=ON", try_configure),
     (r"build-bench/tools/spops bench", lambda c: try_bench(c.removeprefix("build-bench/tools/"))),
-    (r"pip install \./python$|python -m spops\.demo$|python python/bench/|python train_segment\w*\.py ", lambda c: None),  # scripts/wheel, scripts/test python
+    (r"pip install \./python$|python -m spops\.demo$|python -m spops\.tiles |python python/bench/|python train_segment\w*\.py ", lambda c: None),  # scripts/wheel, scripts/test python
     # As package_readme and package_examples run them.
     (r"cmake (-B build |--build |--install |-S examples )|ctest --test-dir build-examples|export PKG_CONFIG_PATH=|cc |\./engine",
      lambda c: None),
