@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What crop_independent costs on CUDA: layers of MinkUNet's levels, and the whole network, with and without.
 
-    python python/bench/crop_price.py SCAN.npy [--voxel 0.1]
+    python python/bench/crop_price.py SCAN.npy [--voxel 0.1] [--copies 1]      copies lie side by side, as in a larger tile
 """
 import argparse
 import sys
@@ -38,8 +38,11 @@ def main():
     p = argparse.ArgumentParser()
     p.add_argument("scan")
     p.add_argument("--voxel", type=float, default=0.1)
+    p.add_argument("--copies", type=int, default=1)
     a = p.parse_args()
-    points = torch.from_numpy(np.load(a.scan)[:, :3].copy()).cuda()
+    scan = np.load(a.scan)[:, :3]
+    apart = np.array([np.ceil(np.ptp(scan[:, 0])) + 16, 0, 0], np.float32)
+    points = torch.from_numpy(np.concatenate([scan + i * apart for i in range(a.copies)])).cuda()
     x = spops.voxelize(points, a.voxel, torch.cat([points, torch.ones_like(points[:, :1])], 1), order="lexicographic")
     x = x.replace(x.feats.half())
     print(f"{torch.cuda.get_device_name()}, f16: rows, channels, us without and with crop_independent")
@@ -68,7 +71,8 @@ def main():
                     took.append(device_us(lambda: net(x), 20))
             else:
                 took.append(device_us(lambda: net(x), 20))
-    print(f"MinkUNet, all layers, maps made: {took[0]:.0f} and {took[1]:.0f} us, again {took[2]:.0f} and {took[3]:.0f}: {took[1] / took[0]:.3f}, {took[3] / took[2]:.3f}")
+    ratios = f"{took[1] / took[0]:.3f}, {took[3] / took[2]:.3f}"
+    print(f"MinkUNet, all layers, maps made: {took[0]:.0f} and {took[1]:.0f} us, again {took[2]:.0f} and {took[3]:.0f}: {ratios}")
 
 
 if __name__ == "__main__":
