@@ -9,7 +9,9 @@
 // GRID    a bit a cell of the box, the number of bits set before each 64-bit word, and the row of
 //         each set bit.
 // SORTED  the keys in ascending order and their rows; for a set in lexicographic order its keys
-//         are that already.
+//         are that already. And buckets: for each value of a key's upper bits, where the keys that
+//         have it begin and end. There are no more buckets than rows, so that few keys of a surface
+//         share one, and what is left to search is short.
 //
 // Which entry of a table a key gets depends on timing; what a search finds does not.
 #ifndef SPOPS_KERNELS_COORDS_COORD_INDEX_CUH
@@ -182,6 +184,55 @@ inline uint64_t grid_steps(const spops_key_layout *layout, uint64_t step[SPOPS_K
     return cells;
 }
 
+// ---- Sorted -------------------------------------------------------------------------------------
+
+// Keys whose bits from `shift` on agree are a bucket.
+struct key_buckets {
+    int2 *ranges; // [num] positions of its first key and after its last; {0, 0}: it has none
+    int64_t num;
+    int shift;
+};
+
+// Buckets for max_rows keys, at most as many (64 for fewer rows), of four keys at least: three keys that
+// follow each other are in two buckets at most.
+inline key_buckets buckets_of(const spops_key_layout *layout, int64_t max_rows)
+{
+    const uint64_t most = max_rows < 64 ? 64 : (uint64_t)max_rows;
+    uint64_t last = 0; // the greatest key
+    key_buckets b = {nullptr, 0, 2};
+    for (int c = 0; c <= layout->dims; ++c)
+        last += (uint64_t)((int64_t)layout->upper[c] - layout->lower[c]) << layout->shift[c];
+    while (last >> b.shift >= most)
+        ++b.shift;
+    b.num = (int64_t)(last >> b.shift) + 1;
+    return b;
+}
+
+// Position `at` of sorted keys, what it says of the buckets: whether it begins or ends one. before and
+// after: the keys beside it, where there are such.
+__device__ __forceinline__ void put_bucket(const key_buckets &b, int32_t at, uint64_t key,
+                                           bool has_before, uint64_t before, bool has_after,
+                                           uint64_t after)
+{
+    const uint64_t bucket = key >> b.shift;
+    if (!has_before || before >> b.shift != bucket) b.ranges[bucket].x = at;
+    if (!has_after || after >> b.shift != bucket) b.ranges[bucket].y = at + 1;
+}
+
+// The first of the sorted keys from `low` on, below `high`, that is at least `key`; else `high`.
+__device__ __forceinline__ int32_t first_from(const uint64_t *keys, int32_t low, int32_t high,
+                                              uint64_t key)
+{
+    while (low < high) {
+        const int32_t middle = low + (high - low) / 2;
+        if (__ldg(keys + middle) < key)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
 // ---- All of them --------------------------------------------------------------------------------
 
 struct coord_index {
@@ -191,13 +242,15 @@ struct coord_index {
     grid_index grid;
     uint64_t *sorted_keys; // [max_rows]
     int32_t *sorted_rows;  // [max_rows]; NULL: the position itself
+    key_buckets buckets;   // of sorted_keys
     const uint64_t *keys;  // the set's own, by row
     const int32_t *num_rows;
 };
 
 // Lay the index of a set out in memory, or measure it (c->base NULL). False: too large to count.
+// ascending: sorted keys are the set's own.
 inline bool carve_index(const spops_key_layout *layout, spops_coords_search search,
-                        int64_t max_rows, spops_carver *c, coord_index *x)
+                        int64_t max_rows, bool ascending, spops_carver *c, coord_index *x)
 {
     *x = coord_index();
     x->search = search;
@@ -214,8 +267,12 @@ inline bool carve_index(const spops_key_layout *layout, spops_coords_search sear
         x->grid.before = (int32_t *)spops_carve(c, x->grid.num_words, 1, sizeof(int32_t));
         x->grid.rows = (int32_t *)spops_carve(c, max_rows, 1, sizeof(int32_t));
     } else {
-        x->sorted_keys = (uint64_t *)spops_carve(c, max_rows, 1, sizeof(uint64_t));
-        x->sorted_rows = (int32_t *)spops_carve(c, max_rows, 1, sizeof(int32_t));
+        x->buckets = buckets_of(layout, max_rows);
+        x->buckets.ranges = (int2 *)spops_carve(c, x->buckets.num, 1, sizeof(int2));
+        if (!ascending) {
+            x->sorted_keys = (uint64_t *)spops_carve(c, max_rows, 1, sizeof(uint64_t));
+            x->sorted_rows = (int32_t *)spops_carve(c, max_rows, 1, sizeof(int32_t));
+        }
     }
     return c->used != SIZE_MAX;
 }
@@ -225,14 +282,10 @@ inline coord_index index_of(const spops_coords_arrays *coords)
 {
     spops_carver c = {(char *)coords->index, 0};
     coord_index x;
-    (void)carve_index(&coords->layout, coords->search, coords->max_rows, &c, &x);
+    (void)carve_index(&coords->layout, coords->search, coords->max_rows, coords->ascending, &c, &x);
     x.keys = coords->keys;
     x.num_rows = &coords->state->num_rows;
-    if (coords->search == SPOPS_COORDS_SEARCH_SORTED &&
-        coords->order == SPOPS_COORDS_ORDER_LEXICOGRAPHIC) {
-        x.sorted_keys = coords->keys;
-        x.sorted_rows = nullptr;
-    }
+    if (coords->ascending) x.sorted_keys = coords->keys;
     return x;
 }
 
@@ -293,27 +346,20 @@ struct grid_finder {
 };
 
 struct sorted_finder {
-    typedef int32_t pending;
+    typedef int2 pending; // the range of the code's bucket
     static __device__ __forceinline__ uint64_t part(const coord_index &x, int c, int64_t v)
     {
         return spops_key_column(&x.layout, c, v);
     }
-    static __device__ __forceinline__ pending begin(const coord_index &x, uint64_t)
+    static __device__ __forceinline__ pending begin(const coord_index &x, uint64_t code)
     {
-        return __ldg(x.num_rows);
+        return __ldg(x.buckets.ranges + (code >> x.buckets.shift));
     }
     static __device__ __forceinline__ int32_t finish(const coord_index &x, uint64_t code,
-                                                     pending num_rows)
+                                                     pending range)
     {
-        int32_t low = 0, high = num_rows; // the first key that is not below code
-        while (low < high) {
-            const int32_t middle = low + (high - low) / 2;
-            if (__ldg(x.sorted_keys + middle) < code)
-                low = middle + 1;
-            else
-                high = middle;
-        }
-        if (low >= num_rows || __ldg(x.sorted_keys + low) != code) return -1;
+        const int32_t low = first_from(x.sorted_keys, range.x, range.y, code);
+        if (low >= range.y || __ldg(x.sorted_keys + low) != code) return -1;
         return x.sorted_rows != nullptr ? __ldg(x.sorted_rows + low) : low;
     }
 };

@@ -4,8 +4,12 @@
 //
 //     by number:  keys of candidates -> table (the earliest candidate of each key) -> those are
 //                 counted, and numbered in their order -> rows, index
+//     by sort:    keys of candidates -> sorted (CUB, stable), which says of each candidate the earliest
+//                 with its key -> those are counted, and numbered in their order -> rows; the sorted
+//                 keys of rows are the index
 //     by order:   keys of candidates -> sorted along the set's order (CUB, stable) -> the first of
 //                 each run is counted, and numbered -> rows, index
+//     as given:   rows that are known to be unique, in order and in the box -> rows, index
 
 #include "kernels/coords/coord_index.cuh"
 #include "kernels/coords/coords_source.cuh"
@@ -32,6 +36,7 @@ constexpr uint64_t no_duplicate = ~0ull;
 
 struct found_bounds {
     unsigned long long bad; // item << 8 | column of the first bad item
+    int32_t unordered;      // ROWS: some row is not above the one before
     int32_t lower[SPOPS_KEY_COLUMNS];
     int32_t upper[SPOPS_KEY_COLUMNS];
 };
@@ -39,19 +44,16 @@ struct found_bounds {
 __global__ void clear_bounds(found_bounds *found)
 {
     found->bad = ~0ull;
+    found->unordered = 0;
     for (int c = 0; c < SPOPS_KEY_COLUMNS; ++c) {
         found->lower[c] = INT32_MAX;
         found->upper[c] = INT32_MIN;
     }
 }
 
-// Column c of an item, if it has one.
-__device__ bool item_column(const spops_coords_source &s, int64_t i, int c, int32_t *v)
+// Column c of a point's voxel, if it has one.
+__device__ bool point_column(const spops_coords_source &s, int64_t i, int c, int32_t *v)
 {
-    if (s.kind != SPOPS_COORDS_POINTS) {
-        *v = spops::source_row(s, i)[c];
-        return c > 0 || *v >= 0;
-    }
     if (c == 0) {
         *v = s.batch != nullptr ? s.batch[i] : 0;
         return *v >= 0;
@@ -61,33 +63,24 @@ __device__ bool item_column(const spops_coords_source &s, int64_t i, int c, int3
     return spops_voxel_floor(u, v);
 }
 
-__global__ void __launch_bounds__(threads)
-    find_bounds(const __grid_constant__ spops_coords_source s,
-                const __grid_constant__ spops_coords_box box, bool has_box, found_bounds *found)
-{
+// What a thread has seen of the items.
+struct item_bounds {
     int32_t lower[SPOPS_KEY_COLUMNS], upper[SPOPS_KEY_COLUMNS];
-    unsigned long long bad = ~0ull;
-    const int64_t n = spops::source_items(s.num_items, s.max_items);
+    unsigned long long bad;
+
+    // Item i with the columns before `missing`, which it does not have; -1: it has all.
+    __device__ __forceinline__ void take(const spops_coords_source &s, const spops_coords_box *box,
+                                         int64_t i, const int32_t v[SPOPS_KEY_COLUMNS], int missing)
+    {
+        int bad_column = missing;
 #pragma unroll
-    for (int c = 0; c < SPOPS_KEY_COLUMNS; ++c) {
-        lower[c] = INT32_MAX;
-        upper[c] = INT32_MIN;
-    }
-    for (int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x; i < n;
-         i += (int64_t)gridDim.x * threads) {
-        int32_t v[SPOPS_KEY_COLUMNS];
-        int bad_column = -1;
-#pragma unroll
-        for (int c = 0; c < SPOPS_KEY_COLUMNS; ++c) {
-            if (c > s.dims) break;
-            if (bad_column < 0 && (!item_column(s, i, c, &v[c]) ||
-                                   (has_box && (v[c] < box.lower[c] || v[c] > box.upper[c]))))
+        for (int c = SPOPS_KEY_COLUMNS - 1; c >= 0; --c)
+            if (c <= s.dims && (missing < 0 || c < missing) && box != nullptr &&
+                (v[c] < box->lower[c] || v[c] > box->upper[c]))
                 bad_column = c;
-        }
         if (bad_column >= 0) {
-            const unsigned long long mine = (unsigned long long)i << 8 | (unsigned)bad_column;
-            if (mine < bad) bad = mine;
-            continue;
+            bad = min(bad, (unsigned long long)i << 8 | (unsigned)bad_column);
+            return;
         }
 #pragma unroll
         for (int c = 0; c < SPOPS_KEY_COLUMNS; ++c) {
@@ -96,15 +89,102 @@ __global__ void __launch_bounds__(threads)
             upper[c] = max(upper[c], v[c]);
         }
     }
-    if (bad != ~0ull) atomicMin(&found->bad, bad);
+};
+
+constexpr int rows_at_once = 4; // that a thread has under way
+
+// Rows of this thread, and whether each is above the one before.
+template <class Row>
+__device__ __forceinline__ bool rows_bounds(const spops_coords_source &s, int64_t n,
+                                            const spops_coords_box *box, const Row &row_at,
+                                            item_bounds *b)
+{
+    bool ordered = true;
+    const int64_t step = (int64_t)gridDim.x * threads;
+    for (int64_t first = (int64_t)blockIdx.x * threads + threadIdx.x; first < n;
+         first += rows_at_once * step) {
+        int32_t row[rows_at_once][SPOPS_KEY_COLUMNS], before[rows_at_once][SPOPS_KEY_COLUMNS];
+#pragma unroll
+        for (int k = 0; k < rows_at_once; ++k) {
+            const int64_t i = first + k * step;
+            if (i >= n) continue;
+            row_at(i, row[k]);
+            row_at(i > 0 ? i - 1 : 0, before[k]);
+        }
+#pragma unroll
+        for (int k = 0; k < rows_at_once; ++k) {
+            const int64_t i = first + k * step;
+            if (i >= n) continue;
+            bool above = false, equal = true;
+#pragma unroll
+            for (int c = 0; c < SPOPS_KEY_COLUMNS; ++c) {
+                if (c > s.dims) break;
+                above = above || (equal && row[k][c] > before[k][c]);
+                equal = equal && row[k][c] == before[k][c];
+            }
+            ordered = ordered && (above || i == 0);
+            b->take(s, box, i, row[k], row[k][0] < 0 ? 0 : -1);
+        }
+    }
+    return ordered;
+}
+
+__device__ __forceinline__ void points_bounds(const spops_coords_source &s, int64_t n,
+                                              const spops_coords_box *box, item_bounds *b)
+{
+    for (int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * threads) {
+        int32_t v[SPOPS_KEY_COLUMNS];
+        int missing = -1;
+#pragma unroll
+        for (int c = 0; c < SPOPS_KEY_COLUMNS; ++c)
+            if (c <= s.dims && missing < 0 && !point_column(s, i, c, &v[c])) missing = c;
+        b->take(s, box, i, v, missing);
+    }
+}
+
+__global__ void __launch_bounds__(threads)
+    find_bounds(const __grid_constant__ spops_coords_source s,
+                const __grid_constant__ spops_coords_box given, bool has_box, found_bounds *found)
+{
+    const int64_t n = spops::source_items(s.num_items, s.max_items);
+    const spops_coords_box *box = has_box ? &given : nullptr;
+    item_bounds b;
+    bool ordered = false;
+    b.bad = ~0ull;
+#pragma unroll
+    for (int c = 0; c < SPOPS_KEY_COLUMNS; ++c) {
+        b.lower[c] = INT32_MAX;
+        b.upper[c] = INT32_MIN;
+    }
+    if (s.kind == SPOPS_COORDS_POINTS)
+        points_bounds(s, n, box, &b);
+    else if (s.dims == 3 && (uintptr_t)s.rows % sizeof(int4) == 0)
+        ordered = rows_bounds(
+            s, n, box,
+            [&](int64_t i, int32_t *v) {
+                const int4 row = __ldg((const int4 *)s.rows + i);
+                v[0] = row.x, v[1] = row.y, v[2] = row.z, v[3] = row.w;
+            },
+            &b);
+    else
+        ordered = rows_bounds(
+            s, n, box,
+            [&](int64_t i, int32_t *v) {
+#pragma unroll
+                for (int c = 0; c < SPOPS_KEY_COLUMNS; ++c)
+                    if (c <= s.dims) v[c] = __ldg(s.rows + i * (1 + s.dims) + c);
+            },
+            &b);
+    if (b.bad != ~0ull) atomicMin(&found->bad, b.bad);
+    if (__syncthreads_or(!ordered) && threadIdx.x == 0) found->unordered = 1;
 #pragma unroll
     for (int c = 0; c < SPOPS_KEY_COLUMNS; ++c) {
         if (c > s.dims) break;
-        lower[c] = spops::warp_min(lower[c]);
-        upper[c] = spops::warp_max(upper[c]);
-        if (threadIdx.x % 32 == 0 && lower[c] <= upper[c]) {
-            atomicMin(&found->lower[c], lower[c]);
-            atomicMax(&found->upper[c], upper[c]);
+        const int32_t lower = spops::warp_min(b.lower[c]), upper = spops::warp_max(b.upper[c]);
+        if (threadIdx.x % 32 == 0 && lower <= upper) {
+            atomicMin(&found->lower[c], lower);
+            atomicMax(&found->upper[c], upper);
         }
     }
 }
@@ -116,21 +196,34 @@ struct build_workspace {
     uint64_t *keys;                // [candidates] NONE: no candidate
     unsigned long long *duplicate; // [1] candidate << 32 | earliest candidate of its key
     spops_coords_state *state;     // [1] what coords_sort counts
-    int32_t *tile_counts;   // [tiles] candidates that become rows; then those before the tile
-    uint32_t *slots;        // [candidates] by number: of the table
-    int32_t *firsts;        // [candidates] by number: earliest of its key; by order: of the rank
-    hash_table table;       // of candidates; entries NULL: the set's own index serves
-    uint64_t *codes[2];     // [candidates] places along the order
-    int32_t *candidates[2]; // [candidates]
-    int32_t *ranks;         // [candidates] by order: of the sorted position
-    uint64_t *index_keys;   // [max_rows] of a SORTED index, before its sort
-    int32_t *index_rows;
+    int32_t *tile_counts; // [tiles] candidates that become rows; then those before the tile
+    uint32_t *slots;      // [candidates] by number: of the table; by sort: row of an earliest one
+    int32_t *firsts;      // [candidates] by number: earliest of its key; by order: of the rank
+    hash_table table;     // of candidates; entries NULL: the set's own index serves
+    // [candidates or max_rows] places along the order; by sort: keys. Then keys of a SORTED index
+    // before they are sorted; and what they are of.
+    uint64_t *codes[2];
+    int32_t *candidates[2];
+    int32_t *ranks; // [candidates] by order: of the sorted position
     spops::device_wide wide;
 };
 
+// Whether keys are sorted for the index.
 bool has_sorted_index(const spops_coords_arrays *c)
 {
-    return c->search == SPOPS_COORDS_SEARCH_SORTED && c->order != SPOPS_COORDS_ORDER_LEXICOGRAPHIC;
+    return c->search == SPOPS_COORDS_SEARCH_SORTED && !c->ascending;
+}
+
+// Whether the caller's rows are known to ascend, so that none comes twice.
+bool rows_ascend(const spops_coords_arrays *c)
+{
+    return c->ascending && c->order == SPOPS_COORDS_ORDER_GIVEN;
+}
+
+// Whether equal candidates, where there may be such, are found by sorting them.
+bool dedupes_by_sort(const spops_coords_arrays *c)
+{
+    return has_sorted_index(c) && c->order == SPOPS_COORDS_ORDER_GIVEN;
 }
 
 // Whether the set's own table has room for all candidates.
@@ -172,23 +265,24 @@ build_workspace carve_workspace(const spops_coords_arrays *c, int64_t n, spops_c
         (int32_t *)spops_carve(carver, tile_counts_of(c, n), 1, sizeof *ws.tile_counts);
     ws.slots = (uint32_t *)spops_carve(carver, n, 1, sizeof *ws.slots);
     ws.firsts = (int32_t *)spops_carve(carver, n, 1, sizeof *ws.firsts);
-    if (!dedupes_in_index(c, n)) {
+    if (!dedupes_in_index(c, n) && !dedupes_by_sort(c) && !rows_ascend(c)) {
         void *entries = spops_carve(carver, (int64_t)spops::hash_entries(n), 1, sizeof(uint64_t));
         ws.table = spops::hash_of(entries, c->layout.key_bits, n);
     }
-    if (c->order != SPOPS_COORDS_ORDER_GIVEN && n > 0) {
+    const bool sorts_candidates =
+        n > 0 && (c->order != SPOPS_COORDS_ORDER_GIVEN || has_sorted_index(c));
+    const int64_t most = has_sorted_index(c) && c->max_rows > n ? c->max_rows : n;
+    if (sorts_candidates || (has_sorted_index(c) && most > 0)) {
         for (int i = 0; i < 2; ++i) {
-            ws.codes[i] = (uint64_t *)spops_carve(carver, n, 1, sizeof(uint64_t));
-            ws.candidates[i] = (int32_t *)spops_carve(carver, n, 1, sizeof(int32_t));
+            ws.codes[i] = (uint64_t *)spops_carve(carver, most, 1, sizeof(uint64_t));
+            ws.candidates[i] = (int32_t *)spops_carve(carver, most, 1, sizeof(int32_t));
         }
+        ws.wide.needs_sort<uint64_t>(most, code_bits(c) + 1);
+    }
+    if (c->order != SPOPS_COORDS_ORDER_GIVEN)
         ws.ranks = (int32_t *)spops_carve(carver, n, 1, sizeof(int32_t));
-        ws.wide.needs_sort<uint64_t>(n, code_bits(c) + 1);
-    }
-    if (has_sorted_index(c) && c->max_rows > 0) {
-        ws.index_keys = (uint64_t *)spops_carve(carver, c->max_rows, 1, sizeof(uint64_t));
-        ws.index_rows = (int32_t *)spops_carve(carver, c->max_rows, 1, sizeof(int32_t));
+    if (has_sorted_index(c) && c->max_rows > 0)
         ws.wide.needs_sort<uint64_t>(c->max_rows, c->layout.key_bits + 1);
-    }
     ws.wide.carve(carver);
     return ws;
 }
@@ -201,7 +295,7 @@ struct build_params {
     build_workspace ws;
     hash_table table;          // that finds equal candidates; entries NULL: none is needed
     const uint64_t *clear_end; // of `clear`
-    uint64_t *clear;           // the index's table, or the words of its grid
+    uint64_t *clear;           // the index's table, the words of its grid, or its buckets
     uint64_t clear_value;
     uint64_t *clear_table_end; // of ws.table
     int64_t max_source_rows;   // that num_items counts
@@ -209,6 +303,8 @@ struct build_params {
     int32_t num_tiles;
     bool tiles_scanned; // tile_counts holds what is before a tile
     bool by_order;
+    bool by_sort;
+    bool as_given;   // rows are known to be unique, in order and in the box
     bool fill_table; // the kernel that makes keys enters them as well
     bool counts;     // rows, in the state, and nothing more
     bool counted;    // that was done: the state begins with it
@@ -262,7 +358,7 @@ __device__ __forceinline__ void put_candidate(const build_params &p, int64_t c, 
                                               uint64_t none)
 {
     p.ws.keys[c] = key;
-    if (p.by_order) {
+    if (p.by_order || p.by_sort) {
         p.ws.codes[0][c] = order_code(p.coords, key, none);
         p.ws.candidates[0][c] = (int32_t)c;
     } else if (p.fill_table && key != SPOPS_KEY_NONE) {
@@ -323,6 +419,22 @@ __global__ void __launch_bounds__(threads) fill_table(const __grid_constant__ bu
         p.ws.slots[c] = spops::hash_insert(p.table, key, (int32_t)c, p.ws.keys);
 }
 
+// By sort: the earliest candidate with the key of each.
+__global__ void __launch_bounds__(threads)
+    mark_firsts(const __grid_constant__ build_params p, uint64_t none)
+{
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
+    const int64_t c = (int64_t)blockIdx.x * threads + threadIdx.x;
+    if (c >= p.source.max_candidates) return;
+    const uint64_t *keys = p.ws.codes[1];
+    const uint64_t key = keys[c];
+    if (key == none) return;
+    int64_t first = c;
+    if (c > 0 && keys[c - 1] == key) first = spops::first_from(keys, 0, (int32_t)c, key);
+    p.ws.firsts[p.ws.candidates[1][c]] = p.ws.candidates[1][first];
+}
+
 // Does position c (a candidate, or a place in their order) begin a row? And is it a candidate?
 __device__ __forceinline__ bool begins_row(const build_params &p, int64_t c, bool *valid)
 {
@@ -334,7 +446,7 @@ __device__ __forceinline__ bool begins_row(const build_params &p, int64_t c, boo
         return *valid && (c == 0 || p.ws.codes[1][c - 1] != code);
     }
     *valid = p.ws.keys[c] != SPOPS_KEY_NONE;
-    if (p.table.entries == nullptr) return *valid;
+    if (p.table.entries == nullptr && !p.by_sort) return *valid;
     return *valid && p.ws.firsts[c] == c;
 }
 
@@ -353,7 +465,7 @@ __global__ void __launch_bounds__(tile) count_rows(const __grid_constant__ build
     const bool begins = begins_row(p, c, &valid);
     const int rows = __syncthreads_count(begins);
     const int merged = __syncthreads_count(valid && !begins);
-    if (merged > 0 && by_table) {
+    if (merged > 0 && (by_table || p.by_sort)) {
         if (valid && !begins) atomicMin(&first_duplicate, (int32_t)threadIdx.x);
         __syncthreads();
         if (first_duplicate == (int32_t)threadIdx.x)
@@ -365,16 +477,26 @@ __global__ void __launch_bounds__(tile) count_rows(const __grid_constant__ build
     if (merged > 0) atomicAdd(&p.coords.state->num_merged, merged);
 }
 
-// Counts to what is before each, in one block.
+// Counts to what is before each, in one block; a thread takes several that lie together.
 __global__ void __launch_bounds__(1024) scan_counts(int32_t *counts, int32_t n)
 {
+    constexpr int each = 8;
     spops::grid_dependency_wait();
     spops::grid_launch_dependents();
-    for (int32_t base = 0, before = 0; base < n; base += 1024) {
-        const int32_t i = base + (int32_t)threadIdx.x;
-        int32_t total;
-        const int32_t start = before + spops::sum_before(i < n ? counts[i] : 0, &total);
-        if (i < n) counts[i] = start;
+    for (int32_t base = 0, before = 0; base < n; base += 1024 * each) {
+        const int32_t first = base + (int32_t)threadIdx.x * each;
+        int32_t count[each], sum = 0, total;
+#pragma unroll
+        for (int i = 0; i < each; ++i) {
+            count[i] = first + i < n ? counts[first + i] : 0;
+            sum += count[i];
+        }
+        int32_t start = before + spops::sum_before(sum, &total);
+#pragma unroll
+        for (int i = 0; i < each; ++i) {
+            if (first + i < n) counts[first + i] = start;
+            start += count[i];
+        }
         before += total;
     }
 }
@@ -414,10 +536,16 @@ __device__ __forceinline__ void put_row(const build_params &p, int32_t r, uint64
 {
     const spops_key_layout &layout = p.coords.layout;
     int32_t *row = p.coords.rows + (int64_t)r * (1 + layout.dims);
-    for (int c = 0; c <= layout.dims; ++c)
-        row[c] = spops_key_unpack(&layout, key, c);
+    if (layout.dims == 3) {
+        *(int4 *)row =
+            make_int4(spops_key_unpack(&layout, key, 0), spops_key_unpack(&layout, key, 1),
+                      spops_key_unpack(&layout, key, 2), spops_key_unpack(&layout, key, 3));
+    } else {
+        for (int c = 0; c <= layout.dims; ++c)
+            row[c] = spops_key_unpack(&layout, key, c);
+    }
     p.coords.keys[r] = key;
-    p.coords.row_item[r] = (int32_t)(candidate / p.per_item);
+    p.coords.row_item[r] = (int32_t)((uint32_t)candidate / (uint32_t)p.per_item);
 }
 
 // The rows, the places they get in the index, and the counts of the set.
@@ -455,9 +583,10 @@ __global__ void __launch_bounds__(tile) put_rows(const __grid_constant__ build_p
         if (!p.by_order && p.table.entries != nullptr)
             p.table.entries[p.ws.slots[c]] =
                 spops::hash_entry(p.table, spops::hash_begin(p.table, key).tag, r);
+        if (p.by_sort) p.ws.slots[c] = (uint32_t)r;
     }
-    // Without a table an item's row is known here.
-    if (coords.item_row != nullptr && !p.by_order && p.table.entries == nullptr &&
+    // Of candidates that are all different an item's row is known here.
+    if (coords.item_row != nullptr && !p.by_order && !p.by_sort && p.table.entries == nullptr &&
         c < p.source.max_candidates)
         coords.item_row[c] = valid && r < coords.max_rows ? r : -1;
     if (blockIdx.x != (unsigned)p.num_tiles - 1 || threadIdx.x != tile - 1) return;
@@ -471,6 +600,32 @@ __global__ void __launch_bounds__(tile) put_rows(const __grid_constant__ build_p
     state->duplicate_of = (int32_t)((duplicate & 0xffffffffu) / (uint64_t)p.per_item);
 }
 
+// Rows that are known to be unique, in their order and in the box, with the buckets of their keys where
+// these ascend.
+__global__ void __launch_bounds__(threads) put_given_rows(const __grid_constant__ build_params p)
+{
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
+    const spops_coords_source &s = p.source;
+    const int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x, n = s.max_items;
+    const int lane = threadIdx.x % 32;
+    const auto key_of = [&](int64_t item) {
+        return item < n ? spops_key_pack(&p.coords.layout, spops::source_row(s, item))
+                        : SPOPS_KEY_NONE;
+    };
+    const uint64_t key = key_of(i);
+    uint64_t before = __shfl_up_sync(~0u, key, 1), after = __shfl_down_sync(~0u, key, 1);
+    if (i == 0) p.coords.state->num_rows = (int32_t)n;
+    if (i >= n) return;
+    if (p.coords.ascending) {
+        if (lane == 0 && i > 0) before = key_of(i - 1);
+        if (lane == 31) after = key_of(i + 1);
+        spops::put_bucket(p.index.buckets, (int32_t)i, key, i > 0, before, i + 1 < n, after);
+    }
+    put_row(p, (int32_t)i, key, i);
+    if (p.coords.item_row != nullptr) p.coords.item_row[i] = (int32_t)i;
+}
+
 // The row that each item became; by order, also the first duplicate.
 __global__ void __launch_bounds__(tile) put_item_rows(const __grid_constant__ build_params p)
 {
@@ -482,7 +637,8 @@ __global__ void __launch_bounds__(tile) put_item_rows(const __grid_constant__ bu
         if (c >= p.source.max_candidates) return;
         int32_t r = INT32_MAX;
         if (p.ws.keys[c] != SPOPS_KEY_NONE)
-            r = spops::hash_value(p.table, p.table.entries[p.ws.slots[c]]);
+            r = p.by_sort ? (int32_t)p.ws.slots[p.ws.firsts[c]]
+                          : spops::hash_value(p.table, p.table.entries[p.ws.slots[c]]);
         coords.item_row[c] = r < coords.max_rows ? r : -1;
         return;
     }
@@ -565,6 +721,54 @@ __global__ void __launch_bounds__(threads)
     index_rows[r] = r;
 }
 
+// By sort: whether a sorted position is the first of a key whose row there is room for.
+__device__ __forceinline__ bool begins_kept(const build_params &p, int64_t c, uint64_t none,
+                                            uint64_t *key, int32_t *row)
+{
+    if (c >= p.source.max_candidates) return false;
+    *key = p.ws.codes[1][c];
+    if (*key == none || (c > 0 && p.ws.codes[1][c - 1] == *key)) return false;
+    *row = (int32_t)p.ws.slots[p.ws.candidates[1][c]];
+    return *row < p.coords.max_rows;
+}
+
+__global__ void __launch_bounds__(tile)
+    count_kept(const __grid_constant__ build_params p, uint64_t none)
+{
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
+    uint64_t key;
+    int32_t row;
+    const int kept = __syncthreads_count(
+        begins_kept(p, (int64_t)blockIdx.x * tile + threadIdx.x, none, &key, &row));
+    if (threadIdx.x == 0) p.ws.tile_counts[blockIdx.x] = kept;
+}
+
+__global__ void __launch_bounds__(tile)
+    put_kept(const __grid_constant__ build_params p, uint64_t none, bool scanned)
+{
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
+    uint64_t key = 0;
+    int32_t row = 0;
+    const bool kept = begins_kept(p, (int64_t)blockIdx.x * tile + threadIdx.x, none, &key, &row);
+    const int32_t at = rank_of(kept, p.ws.tile_counts, scanned);
+    if (!kept) return;
+    p.index.sorted_keys[at] = key;
+    p.index.sorted_rows[at] = row;
+}
+
+__global__ void __launch_bounds__(threads) put_buckets(const __grid_constant__ coord_index x)
+{
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
+    const int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x, n = *x.num_rows;
+    if (i >= n) return;
+    spops::put_bucket(x.buckets, (int32_t)i, x.sorted_keys[i], i > 0,
+                      i > 0 ? x.sorted_keys[i - 1] : 0, i + 1 < n,
+                      i + 1 < n ? x.sorted_keys[i + 1] : 0);
+}
+
 // ---- What is asked of a set ---------------------------------------------------------------------
 
 __global__ void __launch_bounds__(threads)
@@ -609,11 +813,17 @@ build_params params_of(const spops_coords_source *source, const spops_coords_arr
     // A matrix of one row may have any row_stride.
     if (p.source.points.rows <= 1) p.source.points.row_stride = 0;
     p.by_order = coords.order != SPOPS_COORDS_ORDER_GIVEN && !source->ordered && n > 0;
-    if (!p.by_order && !source->unique)
+    // What was counted by a table stays so.
+    p.by_sort =
+        dedupes_by_sort(&coords) && p.ws.table.entries == nullptr && !source->unique && n > 0;
+    if (!p.by_order && !p.by_sort && !source->unique)
         p.table = p.ws.table.entries != nullptr ? p.ws.table : p.index.hash;
     if (p.table.entries == nullptr || p.table.entries == p.index.hash.entries)
         p.ws.table.entries = nullptr; // not to be cleared
     p.fill_table = p.table.entries != nullptr && p.table.exact;
+    p.as_given = coords.search == SPOPS_COORDS_SEARCH_SORTED && source->kind == SPOPS_COORDS_ROWS &&
+                 source->unique && source->num_items == nullptr && !p.by_order &&
+                 n <= coords.max_rows;
     return p;
 }
 
@@ -627,6 +837,9 @@ spops_status start(spops_context *ctx, build_params p)
     } else if (p.coords.search == SPOPS_COORDS_SEARCH_GRID) {
         p.clear = p.index.grid.words;
         p.clear_end = p.clear + p.index.grid.num_words;
+    } else if (p.coords.search == SPOPS_COORDS_SEARCH_SORTED) {
+        p.clear = (uint64_t *)p.index.buckets.ranges;
+        p.clear_end = p.clear + p.index.buckets.num;
     }
     if (p.counted) p.ws.table.entries = nullptr;
     if (p.ws.table.entries != nullptr)
@@ -651,10 +864,13 @@ spops_status find_rows(spops_context *ctx, build_params *p)
     if (p->table.entries != nullptr && !p->fill_table)
         SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "coords: fill_table", fill_table,
                                              blocks_for(n, threads), threads, *p));
-    if (p->by_order)
+    if (p->by_order || p->by_sort)
         SPOPS_TRY(p->ws.wide.sort(ctx, "coords: sort of candidates", p->ws.codes[0], p->ws.codes[1],
                                   p->ws.candidates[0], p->ws.candidates[1], n,
                                   code_bits(&p->coords) + 1));
+    if (p->by_sort)
+        SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "coords: mark_firsts", mark_firsts,
+                                             blocks_for(n, threads), threads, *p, none));
     SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "coords: count_rows", count_rows,
                                          dim3((unsigned)p->num_tiles), tile, *p));
     return scan_tiles(ctx, p->ws.tile_counts, p->num_tiles, &p->tiles_scanned);
@@ -666,7 +882,7 @@ spops_status put_set(spops_context *ctx, const build_params &p)
     const dim3 tiles((unsigned)p.num_tiles);
     if (p.num_tiles == 0) return SPOPS_STATUS_OK;
     SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "coords: put_rows", put_rows, tiles, tile, p));
-    if (p.by_order || (p.coords.item_row != nullptr && p.table.entries != nullptr))
+    if (p.by_order || (p.coords.item_row != nullptr && (p.table.entries != nullptr || p.by_sort)))
         SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "coords: put_item_rows", put_item_rows, tiles,
                                              tile, p));
     if (!p.by_order) return SPOPS_STATUS_OK;
@@ -674,30 +890,51 @@ spops_status put_set(spops_context *ctx, const build_params &p)
                                       p.coords.state, p.ws.duplicate, p.per_item);
 }
 
+spops_status build_grid(spops_context *ctx, const build_params &p)
+{
+    const int64_t tiles = (p.index.grid.num_words + tile - 1) / tile;
+    bool scanned;
+    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "coords: count_words", count_words,
+                                         dim3((unsigned)tiles), tile, p.index.grid,
+                                         p.ws.tile_counts));
+    SPOPS_TRY(scan_tiles(ctx, p.ws.tile_counts, tiles, &scanned));
+    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "coords: put_words", put_words, dim3((unsigned)tiles),
+                                         tile, p.index.grid, p.ws.tile_counts, scanned));
+    return launch<WAITS_FOR_PREVIOUS>(ctx, "coords: put_grid_rows", put_grid_rows,
+                                      blocks_for(p.coords.max_rows, threads), threads, p.index);
+}
+
+// The sorted keys of rows, from those of candidates or by a sort of their own.
+spops_status sort_keys(spops_context *ctx, const build_params &p)
+{
+    const spops_coords_arrays &c = p.coords;
+    const uint64_t none = (uint64_t)1 << c.layout.key_bits;
+    if (p.by_sort) {
+        bool scanned;
+        SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "coords: count_kept", count_kept,
+                                             dim3((unsigned)p.num_tiles), tile, p, none));
+        SPOPS_TRY(scan_tiles(ctx, p.ws.tile_counts, p.num_tiles, &scanned));
+        return launch<WAITS_FOR_PREVIOUS>(ctx, "coords: put_kept", put_kept,
+                                          dim3((unsigned)p.num_tiles), tile, p, none, scanned);
+    }
+    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(
+        ctx, "coords: prepare_sorted", prepare_sorted, blocks_for(c.max_rows, threads), threads,
+        c.keys, &c.state->num_rows, c.max_rows, none, p.ws.codes[0], p.ws.candidates[0]));
+    return p.ws.wide.sort(ctx, "coords: sort of keys", p.ws.codes[0], p.index.sorted_keys,
+                          p.ws.candidates[0], p.index.sorted_rows, c.max_rows,
+                          c.layout.key_bits + 1);
+}
+
 spops_status build_index(spops_context *ctx, const build_params &p)
 {
     const spops_coords_arrays &c = p.coords;
     if (c.max_rows == 0) return SPOPS_STATUS_OK;
-    if (c.search == SPOPS_COORDS_SEARCH_GRID) {
-        const int64_t tiles = (p.index.grid.num_words + tile - 1) / tile;
-        bool scanned;
-        SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "coords: count_words", count_words,
-                                             dim3((unsigned)tiles), tile, p.index.grid,
-                                             p.ws.tile_counts));
-        SPOPS_TRY(scan_tiles(ctx, p.ws.tile_counts, tiles, &scanned));
-        SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "coords: put_words", put_words,
-                                             dim3((unsigned)tiles), tile, p.index.grid,
-                                             p.ws.tile_counts, scanned));
-        return launch<WAITS_FOR_PREVIOUS>(ctx, "coords: put_grid_rows", put_grid_rows,
-                                          blocks_for(c.max_rows, threads), threads, p.index);
-    }
-    if (!has_sorted_index(&c)) return SPOPS_STATUS_OK;
-    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(
-        ctx, "coords: prepare_sorted", prepare_sorted, blocks_for(c.max_rows, threads), threads,
-        c.keys, &c.state->num_rows, c.max_rows, (uint64_t)1 << c.layout.key_bits, p.ws.index_keys,
-        p.ws.index_rows));
-    return p.ws.wide.sort(ctx, "coords: sort of keys", p.ws.index_keys, p.index.sorted_keys,
-                          p.ws.index_rows, p.index.sorted_rows, c.max_rows, c.layout.key_bits + 1);
+    if (c.search == SPOPS_COORDS_SEARCH_GRID) return build_grid(ctx, p);
+    if (c.search != SPOPS_COORDS_SEARCH_SORTED || (p.as_given && c.ascending))
+        return SPOPS_STATUS_OK;
+    if (has_sorted_index(&c)) SPOPS_TRY(sort_keys(ctx, p));
+    return launch<WAITS_FOR_PREVIOUS>(ctx, "coords: put_buckets", put_buckets,
+                                      blocks_for(c.max_rows, threads), threads, p.index);
 }
 
 } // namespace
@@ -714,12 +951,13 @@ extern "C" int32_t spops_cuda_coords_search(const spops_context *ctx,
     double cells = 1.0;
     for (int k = 0; k <= layout->dims; ++k)
         cells *= (double)layout->upper[k] - (double)layout->lower[k] + 1.0;
-    if (spops_search_choice(ctx->info.compute_capability, cells, max_rows) ==
-            SPOPS_COORDS_SEARCH_HASH ||
-        !spops::carve_index(layout, SPOPS_COORDS_SEARCH_GRID, max_rows, &c, &x) ||
-        c.used > args->max_grid_bytes)
+    const spops_coords_search search =
+        spops_search_choice(ctx->info.compute_capability, cells, max_rows);
+    if (search == SPOPS_COORDS_SEARCH_GRID &&
+        (!spops::carve_index(layout, search, max_rows, false, &c, &x) ||
+         c.used > args->max_grid_bytes))
         return SPOPS_COORDS_SEARCH_HASH;
-    return SPOPS_COORDS_SEARCH_GRID;
+    return search;
 }
 
 extern "C" size_t spops_cuda_coords_index_bytes(spops_context *ctx,
@@ -728,9 +966,10 @@ extern "C" size_t spops_cuda_coords_index_bytes(spops_context *ctx,
     (void)ctx;
     spops_carver c = {nullptr, 0};
     coord_index x;
-    // The order is not known here; what it could save is little.
-    return spops::carve_index(&coords->layout, coords->search, coords->max_rows, &c, &x) ? c.used
-                                                                                         : SIZE_MAX;
+    return spops::carve_index(&coords->layout, coords->search, coords->max_rows, coords->ascending,
+                              &c, &x)
+               ? c.used
+               : SIZE_MAX;
 }
 
 extern "C" spops_status spops_cuda_coords_bounds(spops_context *ctx,
@@ -765,6 +1004,7 @@ extern "C" spops_status spops_cuda_coords_bounds(spops_context *ctx,
         bounds->lower[c] = c <= source->dims ? found.lower[c] : 0;
         bounds->upper[c] = c <= source->dims ? found.upper[c] : 0;
     }
+    bounds->ascending = found.unordered == 0;
     bounds->bad_item = found.bad == ~0ull ? -1 : (int64_t)(found.bad >> 8);
     bounds->bad_column = found.bad == ~0ull ? 0 : (int32_t)(found.bad & 0xff);
 
@@ -834,8 +1074,14 @@ extern "C" spops_status spops_cuda_coords_build(spops_context *ctx,
     if (args->sorted) return build_counted(ctx, args);
     build_params p = params_of(args->source, *coords,
                                carve_workspace(coords, args->source->max_candidates, &carver));
-    SPOPS_TRY(find_rows(ctx, &p));
-    SPOPS_TRY(put_set(ctx, p));
+    if (p.as_given) {
+        SPOPS_TRY(start(ctx, p));
+        SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "coords: put_given_rows", put_given_rows,
+                                             blocks_for(p.source.max_items, threads), threads, p));
+    } else {
+        SPOPS_TRY(find_rows(ctx, &p));
+        SPOPS_TRY(put_set(ctx, p));
+    }
     return build_index(ctx, p);
 }
 

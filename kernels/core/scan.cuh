@@ -64,6 +64,20 @@ __device__ __forceinline__ int2 warp_scan(int2 value)
     return make_int2(warp_scan(value.x), warp_scan(value.y));
 }
 
+// Bit i of lane k: bit k of lane i.
+__device__ __forceinline__ uint32_t warp_transpose(uint32_t bits)
+{
+    uint32_t kept = 0x0000ffffu; // bits whose number lacks `step`
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) {
+        const uint32_t other = __shfl_xor_sync(~0u, bits, step);
+        bits = threadIdx.x & step ? (bits & ~kept) | (other >> step & kept)
+                                  : (bits & kept) | (other & kept) << step;
+        kept ^= kept << (step / 2);
+    }
+    return bits;
+}
+
 // ---- A block ------------------------------------------------------------------------------------
 
 __device__ __forceinline__ int32_t scan_add(int32_t a, int32_t b)

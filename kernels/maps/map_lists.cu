@@ -65,26 +65,66 @@ order_workspace carve_order(const spops_map_arrays *map, int64_t rows, int64_t t
     return ws;
 }
 
+// The words of masks of up to 32 taps, by their bytes.
+struct byte_words {
+    uint32_t words[4][256];
+
+    // All threads call it, and wait for each other before a word is asked for.
+    __device__ void fill(const spops_mask_order &order)
+    {
+        if (order.num_taps > SPOPS_MASK_ORDER_SINGLE_TAPS) return;
+        for (int byte = (int)threadIdx.x; byte < 256; byte += (int)blockDim.x)
+            for (int b = 0; b < 4; ++b)
+                words[b][byte] = spops::mask_word(order, (uint32_t)byte << 8 * b);
+    }
+
+    __device__ uint32_t of_mask(uint32_t mask) const
+    {
+        return words[0][mask & 0xff] | words[1][mask >> 8 & 0xff] | words[2][mask >> 16 & 0xff] |
+               words[3][mask >> 24];
+    }
+};
+
+constexpr int rank_rows_at_once = 4; // masks that a thread has under way
+
 // Rows not in use come last: no key is larger, and they stand after all others to begin with.
 __global__ void __launch_bounds__(threads)
     rank_masks(const __grid_constant__ spops_mask_order order, const uint32_t *masks,
                const int32_t *num_rows, int64_t max_rows, int32_t mask_words, uint32_t *keys,
                int32_t *rows)
 {
-    __shared__ spops::tap_words words;
-    words.fill(order);
+    __shared__ union {
+        spops::tap_words taps;
+        byte_words bytes;
+    } words;
+    const bool single_taps = order.num_taps <= SPOPS_MASK_ORDER_SINGLE_TAPS;
+    words.taps.fill(order);
+    words.bytes.fill(order);
     __syncthreads();
     spops::grid_dependency_wait();
     spops::grid_launch_dependents();
-    const int64_t r = (int64_t)blockIdx.x * threads + threadIdx.x;
-    if (r >= max_rows) return;
-    uint32_t key = UINT32_MAX;
-    if (r < *num_rows)
-        key = spops_mask_rank(order.num_taps <= SPOPS_MASK_ORDER_SINGLE_TAPS
-                                  ? spops::mask_word(order, masks[r])
-                                  : words.of_mask(masks + r * mask_words, mask_words));
-    keys[r] = key;
-    rows[r] = (int32_t)r;
+    const int64_t n = *num_rows;
+    for (int64_t r = (int64_t)blockIdx.x * threads + threadIdx.x; r < max_rows;
+         r += rank_rows_at_once * (int64_t)gridDim.x * threads) {
+        uint32_t mask[rank_rows_at_once];
+#pragma unroll
+        for (int i = 0; i < rank_rows_at_once; ++i) {
+            const int64_t at = r + i * (int64_t)gridDim.x * threads;
+            mask[i] = single_taps && at < n ? masks[at] : 0;
+        }
+#pragma unroll
+        for (int i = 0; i < rank_rows_at_once; ++i) {
+            const int64_t at = r + i * (int64_t)gridDim.x * threads;
+            if (at >= max_rows) continue;
+            uint32_t key = UINT32_MAX;
+            if (at < n)
+                key = spops_mask_rank(
+                    single_taps ? words.bytes.of_mask(mask[i])
+                                : words.taps.of_mask(masks + at * mask_words, mask_words));
+            keys[at] = key;
+            rows[at] = (int32_t)at;
+        }
+    }
 }
 
 // A side with an order, and what its tiles are sorted in.
@@ -159,8 +199,10 @@ __global__ void __launch_bounds__(sort_threads) sort_tiles(const __grid_constant
 spops_status order_many_rows(spops_context *ctx, const spops_map_arrays *map,
                              const spops_map_side *side, const order_workspace &ws)
 {
+    const int64_t blocks = (side->max_rows + threads - 1) / threads;
+    const int64_t most = 8 * (int64_t)ctx->info.num_processors;
     SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: rank_masks", rank_masks,
-                                         blocks_for(side->max_rows, threads), threads,
+                                         dim3((unsigned)(blocks < most ? blocks : most)), threads,
                                          map->mask_order, side->masks, side->num_rows,
                                          side->max_rows, map->mask_words, ws.keys[0], ws.rows));
     return ws.wide.sort(ctx, "kernel_map: sort of rows by mask", ws.keys[0], ws.keys[1], ws.rows,
@@ -231,16 +273,16 @@ template <int ITEMS> spops_status order_tiles(spops_context *ctx, const tile_job
 // ---- Pairs --------------------------------------------------------------------------------------
 
 struct pairs_workspace {
-    int32_t *counts;     // [taps][groups] + 1 pairs of 32 rows, by tap
+    int32_t *counts;     // [taps][groups] + 1 pairs of a group of rows, by tap
     int32_t *starts;     // [taps][groups] + 1 those before
     int32_t *row_counts; // [rows + 1] pairs of a row, of either side
     spops::device_wide wide;
 };
 
-// Rows are looked at in groups of a warp.
+// Rows are looked at in groups of a block, a row a thread.
 int64_t groups_of(int64_t rows)
 {
-    return (rows + 31) / 32;
+    return (rows + threads - 1) / threads;
 }
 
 pairs_workspace carve_pairs(const spops_map_arrays *map, spops_carver *c)
@@ -273,30 +315,43 @@ struct pairs_params {
     int32_t *out_pair_ids, *in_pair_ids;
 };
 
+// A bit for each lane whose row has tap 32 w + lane of this one; all lanes call it.
+__device__ __forceinline__ uint32_t rows_of_tap(const pairs_params &p, int64_t r, bool used,
+                                                int32_t w, uint32_t *mask)
+{
+    *mask = used ? p.masks[r * p.mask_words + w] : 0;
+    return spops::warp_transpose(*mask);
+}
+
 // Pairs of each tap and group of rows; none at all where there are more than fit.
 __global__ void __launch_bounds__(threads) count_pairs(const __grid_constant__ pairs_params p)
 {
+    __shared__ int32_t counts[threads / 32][32];
     spops::grid_dependency_wait();
     spops::grid_launch_dependents();
-    const int lane = threadIdx.x % 32;
-    const int64_t group = ((int64_t)blockIdx.x * threads + threadIdx.x) / 32;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int64_t group = blockIdx.x;
     const bool overflow = p.state->num_pairs > p.max_pairs;
-    if (group == 0 && lane == 0) {
+    if (group == 0 && threadIdx.x == 0) {
         p.state->overflow = overflow;
         p.counts[p.num_groups * p.num_taps] = 0;
     }
     if (group >= p.num_groups) return;
-    const int64_t r = group * 32 + lane;
+    const int64_t r = group * threads + threadIdx.x;
     const bool used = !overflow && r < p.state->num_out;
     for (int32_t w = 0; w < p.mask_words; ++w) {
-        const uint32_t mask = used ? p.masks[r * p.mask_words + w] : 0;
-        const int32_t taps = min(32, p.num_taps - 32 * w);
-        int32_t mine = 0;
-        for (int32_t k = 0; k < taps; ++k) {
-            const int32_t count = __popc(__ballot_sync(~0u, mask >> k & 1));
-            if (lane == k) mine = count;
+        uint32_t mask;
+        counts[warp][lane] = __popc(rows_of_tap(p, r, used, w, &mask));
+        __syncthreads();
+        const int32_t k = 32 * w + lane;
+        if (warp == 0 && k < p.num_taps) {
+            int32_t sum = 0;
+#pragma unroll
+            for (int v = 0; v < threads / 32; ++v)
+                sum += counts[v][lane];
+            p.counts[k * p.num_groups + group] = sum;
         }
-        if (lane < taps) p.counts[(32 * w + lane) * p.num_groups + group] = mine;
+        __syncthreads();
     }
 }
 
@@ -332,50 +387,155 @@ __device__ __forceinline__ int32_t bits_above(const uint32_t *mask, int32_t word
     return count;
 }
 
-// A warp takes 32 rows tap by tap: within a tap, pairs are by ascending row.
-__global__ void __launch_bounds__(threads) put_pairs(const __grid_constant__ pairs_params p)
+// A row's lists of its pairs, where a map has such.
+struct pair_lists {
+    int64_t r;
+    int32_t at; // in the row's list
+
+    // The pair of tap k with input j, at `position` of all pairs.
+    __device__ __forceinline__ void put(const pairs_params &p, int32_t k, int32_t j,
+                                        int32_t position)
+    {
+        if (p.out_offsets != nullptr) {
+            p.out_row_taps[at] = make_int2(j, k);
+            p.out_pair_ids[at] = position;
+            ++at;
+        }
+        if (p.in_offsets == nullptr) return;
+        // A mirrored side's tap k is bit num_taps - 1 - k.
+        const uint32_t *in_mask = p.in_masks + (int64_t)j * p.mask_words;
+        const int32_t before = p.in_mirrored ? bits_above(in_mask, p.mask_words, p.num_taps - 1 - k)
+                                             : bits_below(in_mask, k);
+        const int32_t in_at = p.in_offsets[j] + before;
+        p.in_row_taps[in_at] = make_int2((int32_t)r, k);
+        p.in_pair_ids[in_at] = position;
+    }
+};
+
+constexpr int word_quads = 8; // of a row's elements that one word of masks is about
+// Lanes that read quads of their own row meet no bank conflict.
+constexpr int quad_pitch = word_quads + 1;
+
+// A warp's rows of the table, the quads from `first_quad` on, as they lie in memory.
+__device__ __forceinline__ void load_quads(const pairs_params &p, int64_t first_row,
+                                           int32_t rows_here, int32_t first_quad, int32_t quads,
+                                           int4 *tile)
 {
-    spops::grid_dependency_wait();
-    spops::grid_launch_dependents();
     const int lane = threadIdx.x % 32;
-    const int64_t thread = (int64_t)blockIdx.x * threads + threadIdx.x, group = thread / 32;
-    for (int64_t k = thread; k <= p.num_taps; k += (int64_t)gridDim.x * threads)
-        p.tap_offsets[k] = p.starts[k * p.num_groups];
-    if (group >= p.num_groups || p.state->num_pairs > p.max_pairs) return;
-    const int64_t r = group * 32 + lane;
-    const bool used = r < p.state->num_out;
-    int32_t at = used && p.out_offsets != nullptr ? p.out_offsets[r] : 0;
-    for (int32_t w = 0; w < p.mask_words; ++w) {
-        const uint32_t mask = used ? p.masks[r * p.mask_words + w] : 0;
-        const int32_t taps = min(32, p.num_taps - 32 * w);
-        for (int32_t bit = 0; bit < taps; ++bit) {
-            const bool joined = mask >> bit & 1;
-            const uint32_t votes = __ballot_sync(~0u, joined);
-            if (!joined) continue;
-            const int32_t k = 32 * w + bit;
-            const int32_t position =
-                p.starts[k * p.num_groups + group] + __popc(votes & ((1u << lane) - 1));
-            const int32_t j = p.table[r * p.table_stride + k];
-            p.in_rows[position] = j;
-            p.out_rows[position] = (int32_t)r;
-            if (p.out_offsets != nullptr) {
-                p.out_row_taps[at] = make_int2(j, k);
-                p.out_pair_ids[at] = position;
-                ++at;
-            }
-            if (p.in_offsets != nullptr) {
-                // A mirrored side's tap k is bit num_taps - 1 - k.
-                const uint32_t *in_mask = p.in_masks + (int64_t)j * p.mask_words;
-                const int32_t before = p.in_mirrored
-                                           ? bits_above(in_mask, p.mask_words, p.num_taps - 1 - k)
-                                           : bits_below(in_mask, k);
-                const int32_t in_at = p.in_offsets[j] + before;
-                p.in_row_taps[in_at] = make_int2((int32_t)r, k);
-                p.in_pair_ids[in_at] = position;
-            }
+    const int4 *table = (const int4 *)p.table + first_row * (p.table_stride / 4) + first_quad;
+    const uint32_t inverse = (65536u + (uint32_t)quads - 1) / (uint32_t)quads; // exact below 256
+#pragma unroll
+    for (int i = 0; i < word_quads; ++i) {
+        const uint32_t at = (uint32_t)(i * 32 + lane), row = at * inverse >> 16;
+        const uint32_t quad = at - row * (uint32_t)quads;
+        if (i < quads && (int32_t)row < rows_here)
+            tile[row * quad_pitch + quad] =
+                __ldcs(table + row * (uint32_t)(p.table_stride / 4) + quad);
+    }
+}
+
+// What a block has in shared memory: its part of the table, then its pairs by tap.
+struct group_memory {
+    union {
+        int4 tiles[threads / 32][32 * quad_pitch];
+        struct {
+            int32_t in_rows[threads * 32];
+            uint8_t out_rows[threads * 32]; // of the group
+        } pairs;
+    };
+    int32_t counts[threads / 32][32]; // of a warp's rows, by tap
+    // Of a tap: where its pairs begin here, where they do among all, how many there are.
+    int32_t begins[32], starts[32], totals[32];
+};
+
+// Of tap 32 w + lane: where this warp's pairs begin, in the group (.x) and among all (.y).
+__device__ __forceinline__ int2 place_taps(const pairs_params &p, int32_t w, int64_t group,
+                                           group_memory *m)
+{
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int32_t k = 32 * w + lane;
+    const int32_t start = k < p.num_taps ? p.starts[k * p.num_groups + group] : 0;
+    int32_t before = 0, total = 0;
+#pragma unroll
+    for (int v = 0; v < threads / 32; ++v) {
+        if (v == warp) before = total;
+        total += m->counts[v][lane];
+    }
+    const int32_t begin = spops::warp_scan(total) - total;
+    if (warp == 0) {
+        m->begins[lane] = begin;
+        m->starts[lane] = start;
+        m->totals[lane] = total;
+    }
+    return make_int2(begin + before, start + before);
+}
+
+// The pairs of a group, which lie by tap in shared memory, to their places: whole lines of memory.
+__device__ __forceinline__ void write_pairs(const pairs_params &p, int64_t first_row, int32_t taps,
+                                            const group_memory &m)
+{
+    const int lane = threadIdx.x % 32;
+    for (int tap = threadIdx.x / 32; tap < taps; tap += threads / 32) {
+        const int32_t begin = m.begins[tap], start = m.starts[tap], total = m.totals[tap];
+        for (int32_t i = lane - (start & 31); i < total; i += 32) {
+            if (i < 0) continue;
+            p.in_rows[start + i] = m.pairs.in_rows[begin + i];
+            p.out_rows[start + i] = (int32_t)(first_row + m.pairs.out_rows[begin + i]);
         }
     }
 }
+
+// A block takes its rows tap by tap: within a tap, pairs are by ascending row.
+__global__ void __launch_bounds__(threads) put_pairs(const __grid_constant__ pairs_params p)
+{
+    __shared__ group_memory m;
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int64_t group = blockIdx.x;
+    for (int64_t k = group * threads + threadIdx.x; k <= p.num_taps;
+         k += (int64_t)gridDim.x * threads)
+        p.tap_offsets[k] = p.starts[k * p.num_groups];
+    if (group >= p.num_groups || p.state->num_pairs > p.max_pairs) return;
+    const int64_t n = p.state->num_out, r = group * threads + threadIdx.x;
+    const int32_t rows_here = (int32_t)max((int64_t)0, min((int64_t)32, n - (r - lane)));
+    const bool used = r < n, listed = p.out_offsets != nullptr || p.in_offsets != nullptr;
+    pair_lists lists = {r, used && p.out_offsets != nullptr ? p.out_offsets[r] : 0};
+    for (int32_t w = 0; w < p.mask_words; ++w) {
+        const int32_t quads = min(word_quads, p.table_stride / 4 - word_quads * w);
+        int4 element[word_quads];
+        uint32_t mask;
+        load_quads(p, r - lane, rows_here, word_quads * w, quads, m.tiles[warp]);
+        const uint32_t rows = rows_of_tap(p, r, used, w, &mask);
+        m.counts[warp][lane] = __popc(rows);
+        __syncthreads();
+        const int2 place = place_taps(p, w, group, &m);
+#pragma unroll
+        for (int q = 0; q < word_quads; ++q)
+            if (q < quads) element[q] = m.tiles[warp][lane * quad_pitch + q];
+        __syncthreads();
+#pragma unroll
+        for (int q = 0; q < word_quads; ++q) {
+            if (q >= quads) break;
+            const int32_t inputs[4] = {element[q].x, element[q].y, element[q].z, element[q].w};
+#pragma unroll
+            for (int i = 0; i < 4; ++i) { // elements after the last tap are in no mask
+                const int bit = 4 * q + i;
+                const int32_t earlier = __popc(__shfl_sync(~0u, rows, bit) & ((1u << lane) - 1));
+                const int32_t at = __shfl_sync(~0u, place.x, bit) + earlier;
+                const int32_t position = listed ? __shfl_sync(~0u, place.y, bit) + earlier : 0;
+                if ((mask >> bit & 1) == 0) continue;
+                m.pairs.in_rows[at] = inputs[i];
+                m.pairs.out_rows[at] = (uint8_t)threadIdx.x;
+                if (listed) lists.put(p, 32 * w + bit, inputs[i], position);
+            }
+        }
+        __syncthreads();
+        write_pairs(p, group * threads, min(32, p.num_taps - 32 * w), m);
+        __syncthreads();
+    }
+}
+static_assert(threads <= 256, "rows of a group are numbered in bytes");
 
 spops_status scan_rows(spops_context *ctx, const spops_map_arrays *map, const spops_map_side *side,
                        const uint32_t *masks, const pairs_workspace &ws)
@@ -480,7 +640,7 @@ extern "C" spops_status spops_cuda_map_pairs(spops_context *ctx, const spops_map
     p.out_pair_ids = map->out.pair_ids;
     p.in_pair_ids = map->in.pair_ids;
     // One block also without a row: it writes the offsets, which are then all 0.
-    const dim3 blocks = blocks_for(p.num_groups > 0 ? 32 * p.num_groups : 1, threads);
+    const dim3 blocks((unsigned)(p.num_groups > 0 ? p.num_groups : 1));
     SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: count_pairs", count_pairs, blocks,
                                          threads, p));
     SPOPS_TRY(ws.wide.scan(ctx, "kernel_map: scan of pairs", ws.counts, ws.starts, n));

@@ -5,6 +5,7 @@
 #include "kernels/coords/coord_index.cuh"
 #include "kernels/core/batch.cuh"
 #include "kernels/core/scan.cuh"
+#include "kernels/maps/sorted_search.h"
 #include "maps/map_arrays.h"
 
 namespace
@@ -300,8 +301,8 @@ search_params params_of(const spops_map_search_args *args)
     p.table_stride = map->table_stride;
     p.mask_words = map->mask_words;
     p.num_columns = map->taps.num_taps / map->taps.size[map->taps.dims - 1];
-    // A look into a grid costs less than to write the mirror image.
-    p.half = map->symmetric && !map->no_symmetry && in->search != SPOPS_COORDS_SEARCH_GRID;
+    // A look into a grid, or into the buckets of sorted keys, costs less than to write the mirror image.
+    p.half = map->symmetric && !map->no_symmetry && in->search == SPOPS_COORDS_SEARCH_HASH;
     p.transposed = map->transposed;
     p.tile_rows = max_tile_rows;
     p.tile_shift = 7;
@@ -352,6 +353,17 @@ template <int MOST> spops_status search_all(spops_context *ctx, search_jobs<MOST
     });
 }
 
+// A large map by a kernel of its own.
+spops_status search_alone(spops_context *ctx, const spops_map_search_args *args)
+{
+    search_jobs<1> jobs = {};
+    jobs.job[0] = params_of(args);
+    jobs.job[0].half = false; // every row writes its whole line
+    jobs.num = 1;
+    SPOPS_TRY(start(ctx, &jobs));
+    return spops::sorted_search(ctx, args);
+}
+
 bool alike(const search_params &a, const search_params &b)
 {
     return a.half == b.half && a.transposed == b.transposed && a.index.search == b.index.search;
@@ -368,10 +380,15 @@ extern "C" spops_status spops_cuda_map_search(spops_context *ctx,
     for (int32_t i = 0; i < args->num; ++i) {
         search_jobs<most_searches> jobs = {};
         if (i < most_args && done[i]) continue;
+        if (spops::sorted_search_fits(&args->each[i])) {
+            SPOPS_TRY(search_alone(ctx, &args->each[i]));
+            continue;
+        }
         jobs.job[jobs.num++] = params_of(&args->each[i]);
         for (int32_t j = i + 1; j < args->num && j < most_args && jobs.num < most_searches; ++j) {
             const search_params p = params_of(&args->each[j]);
-            if (done[j] || !alike(jobs.job[0], p)) continue;
+            if (done[j] || spops::sorted_search_fits(&args->each[j]) || !alike(jobs.job[0], p))
+                continue;
             jobs.job[jobs.num++] = p;
             done[j] = true;
         }

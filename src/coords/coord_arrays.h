@@ -28,6 +28,7 @@ typedef struct spops_coords_arrays {
     spops_key_layout layout;
     spops_coords_order order;
     spops_coords_search search; // not AUTO
+    bool ascending;             // rows lie by ascending key: the keys are their own sorted index
     int64_t max_rows;
     int64_t max_items;         // of the source it is filled from
     spops_coords_state *state; // [1]
@@ -161,6 +162,7 @@ typedef struct spops_coords_bounds {
     // (column 0) a batch below 0; or any column outside the box, where there is one. -1: none.
     int64_t bad_item;
     int32_t bad_column; // the lowest bad one of that item
+    bool ascending; // ROWS: each is known to stand above the one before, so that none comes twice
 } spops_coords_bounds;
 
 typedef struct spops_coords_bounds_args {

@@ -146,12 +146,14 @@ static spops_status refuse_point(spops_context *ctx, const char *call,
 
 spops_status spops_coords_find_box(spops_context *ctx, const char *call,
                                    const spops_coords_source *source,
-                                   const spops_coords_choices *choices, spops_coords_box *box)
+                                   const spops_coords_choices *choices, spops_coords_box *box,
+                                   bool *ascending)
 {
     spops_coords_bounds bounds;
     const spops_coords_bounds_args args = {
         .source = source, .box = choices->has_box ? &choices->box : NULL, .bounds = &bounds};
     memset(box, 0, sizeof *box);
+    *ascending = false;
     if (choices->has_box) *box = choices->box;
     if (source->max_items == 0) return SPOPS_STATUS_OK;
     SPOPS_REQUIRE_SLOT(ctx, call, coords_bounds);
@@ -161,6 +163,7 @@ spops_status spops_coords_find_box(spops_context *ctx, const char *call,
         return source->kind == SPOPS_COORDS_POINTS
                    ? refuse_point(ctx, call, source, choices, &bounds)
                    : refuse_row(ctx, call, source, choices, &bounds);
+    *ascending = bounds.ascending;
     if (choices->has_box) return SPOPS_STATUS_OK;
     for (int c = 0; c <= source->dims; ++c) {
         box->lower[c] = bounds.lower[c];
@@ -224,6 +227,8 @@ static spops_status set_sizes(spops_context *ctx, const char *call, int32_t dims
 {
     SPOPS_REQUIRE_SLOT(ctx, call, coords_build);
     s->arrays.order = choices->order;
+    s->arrays.ascending = choices->order == SPOPS_COORDS_ORDER_LEXICOGRAPHIC ||
+                          (choices->order == SPOPS_COORDS_ORDER_GIVEN && choices->ascending);
     s->arrays.max_rows = max_rows;
     s->arrays.max_items = max_items;
     s->max_candidates = max_candidates;
@@ -464,7 +469,11 @@ spops_status spops_coords_create(spops_context *ctx, int32_t dims, int64_t num_r
     SPOPS_TRY(spops_coords_read_options(ctx, call, dims, options, &choices));
     SPOPS_TRY(spops_check_indices(ctx, call, "rows", rows, num_rows));
     source = rows_source(dims, num_rows, rows);
-    SPOPS_TRY(spops_coords_find_box(ctx, call, &source, &choices, &box));
+    SPOPS_TRY(spops_coords_find_box(ctx, call, &source, &choices, &box, &choices.ascending));
+    if (choices.ascending) {
+        source.unique = true;
+        source.ordered = choices.order <= SPOPS_COORDS_ORDER_LEXICOGRAPHIC;
+    }
     return spops_coords_make(ctx, call, &source, &choices, &box, out);
 }
 

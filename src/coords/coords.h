@@ -34,6 +34,7 @@ typedef struct spops_coords_choices {
     spops_coords_search search;
     spops_coords_duplicates duplicates;
     bool has_box;
+    bool ascending;       // what the set is made from has rows in lexicographic order, each once
     spops_coords_box box; // columns after the last axis are 0
     size_t max_grid_bytes;
     spops_plan_memory *memory; // of reserve
@@ -67,10 +68,11 @@ spops_coords_box spops_box_union(const spops_key_layout *a, const spops_key_layo
 spops_coords_box spops_box_of(const spops_key_layout *layout);
 
 // Bounds of ROWS or POINTS, whose first bad item is refused and named; box as choices have it, else
-// from the items. Waits.
+// from the items; and whether rows are known to ascend. Waits.
 spops_status spops_coords_find_box(spops_context *ctx, const char *call,
                                    const spops_coords_source *source,
-                                   const spops_coords_choices *choices, spops_coords_box *box);
+                                   const spops_coords_choices *choices, spops_coords_box *box,
+                                   bool *ascending);
 
 // A set of exactly what source holds, in a box. Duplicates are refused where choices say so. Waits.
 spops_status spops_coords_make(spops_context *ctx, const char *call,

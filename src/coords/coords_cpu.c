@@ -130,6 +130,7 @@ static void find_bounds(const void *work, int64_t part, int64_t begin, int64_t e
     const spops_coords_source *source = w->args->source;
     spops_coords_bounds *b = &w->found[part];
     b->bad_item = -1;
+    b->ascending = false; // sorting finds that out
     for (int c = 0; c <= source->dims; ++c)
         b->lower[c] = INT32_MAX, b->upper[c] = INT32_MIN;
     if (begin < end && (source->kind != SPOPS_COORDS_POINTS ||

@@ -208,8 +208,9 @@ static spops_status check_points(spops_context *ctx, const char *call,
 {
     spops_coords_choices choices;
     spops_coords_box box;
+    bool ascending;
     memset(&choices, 0, sizeof choices);
-    return spops_coords_find_box(ctx, call, source, &choices, &box);
+    return spops_coords_find_box(ctx, call, source, &choices, &box, &ascending);
 }
 
 spops_status spops_devoxels_create(spops_context *ctx, const spops_coords *coords,

@@ -320,7 +320,7 @@ spops_status spops_voxels_create(spops_context *ctx, spops_matrix points, const 
         box = choices.box;
         if (batch != NULL) SPOPS_TRY(find_batches(ctx, call, batch, points.rows, &box));
     } else {
-        SPOPS_TRY(spops_coords_find_box(ctx, call, &source, &choices, &box));
+        SPOPS_TRY(spops_coords_find_box(ctx, call, &source, &choices, &box, &choices.ascending));
     }
 
     SPOPS_REQUIRE_SLOT(ctx, call, voxel_points);

@@ -188,6 +188,10 @@ Test(tuning, searches)
         cr_assert(spops_search_choice(architectures[a], 256e3 + 1, 1000) ==
                   SPOPS_COORDS_SEARCH_HASH);
         cr_assert(spops_search_choice(architectures[a], 1.0, 0) == SPOPS_COORDS_SEARCH_HASH);
+        cr_assert(spops_search_choice(architectures[a], 1.0, 399999) == SPOPS_COORDS_SEARCH_GRID);
+        cr_assert(spops_search_choice(architectures[a], 1.0, 400000) == SPOPS_COORDS_SEARCH_SORTED);
+        cr_assert(spops_search_choice(architectures[a], 4096e6 + 1, 1000000) ==
+                  SPOPS_COORDS_SEARCH_HASH);
     }
 }
 
