@@ -1,22 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 // Coordinates and kernel maps: from int32 coordinates on the stream, into capacities, to all that
 // a convolution by neighbour table needs; output coordinates; voxels with mean features. With
-// --ablation: one choice changed at a time.
+// --ablation: one choice changed at a time. With --large: sets of millions of voxels instead.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "bench/baselines/map_baselines.h"
 #include "bench/bench_data.h"
+#include "bench/bench_maps_large.h"
 #include "bench/bench_report.h"
 #include "bench/bench_scenes.h"
 
 static struct {
-    bool ablation;
+    bool ablation, large;
 } asked;
 static const bench_option suite_options[] = {
     {"--ablation", NULL, "search strategies, symmetry, output coordinates in stages",
      .on = &asked.ablation},
+    {"--large", NULL, "sets of 200,000 to 10.9 million voxels and their maps, and nothing else",
+     .on = &asked.large},
     {0}};
 
 // ---- Maps ---------------------------------------------------------------------------------------
@@ -695,6 +698,10 @@ static void run_suite(bench *b)
     bench_scene scenes[] = {{.name = "lidar", .file = "conv_lidar.npy", .most_rows = 82329},
                             {.name = "indoor", .file = "conv_indoor.npy", .most_rows = 200000},
                             {.name = "shell", .file = "conv_shell.npy", .most_rows = 252392}};
+    if (asked.large) {
+        bench_maps_large(b);
+        return;
+    }
     for (int i = 0; i < 3; ++i) {
         if (bench_scene_load(b, &scenes[i]))
             measure_scene(b, &scenes[i], i == 1 && !b->options.quick);

@@ -146,6 +146,60 @@ static void make_shell(bench_scene *s)
             }
 }
 
+static void find_box(bench_scene *s)
+{
+    memset(&s->box, 0, sizeof s->box);
+    for (int a = 1; a < 4; ++a) {
+        s->box.lower[a] = INT32_MAX;
+        s->box.upper[a] = INT32_MIN;
+        for (int64_t i = 0; i < s->num_rows; ++i) {
+            const int32_t v = s->rows[4 * i + a];
+            if (v < s->box.lower[a]) s->box.lower[a] = v;
+            if (v > s->box.upper[a]) s->box.upper[a] = v;
+        }
+    }
+}
+
+bool bench_scene_gyroid(bench *b, int32_t cells, bench_scene *s)
+{
+    const float unit = 6.2831853071795865f / (float)cells;
+    const float most = 0.75f * unit * 2.0f; // no gradient is longer than 2
+    int64_t room = 6 * (int64_t)cells * cells;
+    float *sines = bench_host(b, cells, sizeof *sines), *cosines = bench_host(b, cells, 4);
+    s->rows = bench_host(b, 4 * room, sizeof *s->rows);
+    s->num_rows = 0;
+    s->from_file = false;
+    if (sines == NULL || cosines == NULL || s->rows == NULL) {
+        free(sines);
+        free(cosines);
+        return false;
+    }
+    for (int32_t i = 0; i < cells; ++i) {
+        sines[i] = sinf((float)i * unit);
+        cosines[i] = cosf((float)i * unit);
+    }
+    for (int32_t x = 0; x < cells; ++x)
+        for (int32_t y = 0; y < cells; ++y)
+            for (int32_t z = 0; z < cells;) {
+                const float sx = sines[x], sy = sines[y], sz = sines[z];
+                const float cx = cosines[x], cy = cosines[y], cz = cosines[z];
+                const float f = sx * cy + sy * cz + sz * cx;
+                const float gx = cx * cy - sz * sx, gy = cy * cz - sx * sy, gz = cz * cx - sy * sz;
+                const float length = fmaxf(sqrtf(gx * gx + gy * gy + gz * gz), 1e-3f);
+                // f changes by at most sqrt(2) units from cell to cell.
+                const int32_t far = (int32_t)((fabsf(f) - most) / (1.42f * unit));
+                if (fabsf(f) < 0.75f * unit * length && s->num_rows < room) {
+                    const int32_t row[4] = {0, x, y, z};
+                    memcpy(s->rows + 4 * s->num_rows++, row, sizeof row);
+                }
+                z += far > 1 ? far : 1;
+            }
+    free(sines);
+    free(cosines);
+    find_box(s);
+    return s->num_rows < room || bench_fail(b, "%s: too many cells", s->name);
+}
+
 bool bench_scene_load(bench *b, bench_scene *s)
 {
     int64_t n = 0, cols = 0;
@@ -174,15 +228,6 @@ bool bench_scene_load(bench *b, bench_scene *s)
     bench_scene_unique(s);
     if (!s->from_file && s->num_rows > s->most_rows) s->num_rows = s->most_rows;
     if (b->options.quick && s->num_rows > BENCH_QUICK_ROWS) s->num_rows = BENCH_QUICK_ROWS;
-    memset(&s->box, 0, sizeof s->box);
-    for (int a = 1; a < 4; ++a) {
-        s->box.lower[a] = INT32_MAX;
-        s->box.upper[a] = INT32_MIN;
-        for (int64_t i = 0; i < s->num_rows; ++i) {
-            const int32_t v = s->rows[4 * i + a];
-            if (v < s->box.lower[a]) s->box.lower[a] = v;
-            if (v > s->box.upper[a]) s->box.upper[a] = v;
-        }
-    }
+    find_box(s);
     return true;
 }

@@ -22,6 +22,10 @@ typedef struct bench_scene {
 // are set.
 bool bench_scene_load(bench *b, bench_scene *s);
 
+// Rows (to be freed) and box of a gyroid's surface, sin x cos y + sin y cos z + sin z cos x = 0, one
+// period in a grid of so many cells a side: cells less than 0.75 of one from it, lexicographic.
+bool bench_scene_gyroid(bench *b, int32_t cells, bench_scene *s);
+
 // Rows in lexicographic order, each once.
 void bench_scene_unique(bench_scene *s);
 
