@@ -197,9 +197,10 @@ struct build_workspace {
     unsigned long long *duplicate; // [1] candidate << 32 | earliest candidate of its key
     spops_coords_state *state;     // [1] what coords_sort counts
     int32_t *tile_counts; // [tiles] candidates that become rows; then those before the tile
-    uint32_t *slots;      // [candidates] by number: of the table; by sort: row of an earliest one
-    int32_t *firsts;      // [candidates] by number: earliest of its key; by order: of the rank
-    hash_table table;     // of candidates; entries NULL: the set's own index serves
+    int32_t *run_counts; // [tiles] by sort: keys that begin in a tile of sorted positions; the same
+    uint32_t *slots;     // [candidates] by number: of the table; by sort: row of an earliest one
+    int32_t *firsts;     // [candidates] by number: earliest of its key; by order: of the rank
+    hash_table table;    // of candidates; entries NULL: the set's own index serves
     // [candidates or max_rows] places along the order; by sort: keys. Then keys of a SORTED index
     // before they are sorted; and what they are of.
     uint64_t *codes[2];
@@ -263,6 +264,9 @@ build_workspace carve_workspace(const spops_coords_arrays *c, int64_t n, spops_c
     ws.keys = (uint64_t *)spops_carve(carver, n, 1, sizeof *ws.keys);
     ws.tile_counts =
         (int32_t *)spops_carve(carver, tile_counts_of(c, n), 1, sizeof *ws.tile_counts);
+    if (dedupes_by_sort(c))
+        ws.run_counts =
+            (int32_t *)spops_carve(carver, (n + tile - 1) / tile, 1, sizeof *ws.run_counts);
     ws.slots = (uint32_t *)spops_carve(carver, n, 1, sizeof *ws.slots);
     ws.firsts = (int32_t *)spops_carve(carver, n, 1, sizeof *ws.firsts);
     if (!dedupes_in_index(c, n) && !dedupes_by_sort(c) && !rows_ascend(c)) {
@@ -419,20 +423,22 @@ __global__ void __launch_bounds__(threads) fill_table(const __grid_constant__ bu
         p.ws.slots[c] = spops::hash_insert(p.table, key, (int32_t)c, p.ws.keys);
 }
 
-// By sort: the earliest candidate with the key of each.
-__global__ void __launch_bounds__(threads)
+// By sort: the earliest candidate with the key of each, and how many keys there are.
+__global__ void __launch_bounds__(tile)
     mark_firsts(const __grid_constant__ build_params p, uint64_t none)
 {
     spops::grid_dependency_wait();
     spops::grid_launch_dependents();
-    const int64_t c = (int64_t)blockIdx.x * threads + threadIdx.x;
-    if (c >= p.source.max_candidates) return;
+    const int64_t c = (int64_t)blockIdx.x * tile + threadIdx.x;
     const uint64_t *keys = p.ws.codes[1];
-    const uint64_t key = keys[c];
-    if (key == none) return;
-    int64_t first = c;
-    if (c > 0 && keys[c - 1] == key) first = spops::first_from(keys, 0, (int32_t)c, key);
-    p.ws.firsts[p.ws.candidates[1][c]] = p.ws.candidates[1][first];
+    const uint64_t key = c < p.source.max_candidates ? keys[c] : none;
+    const bool begins = key != none && (c == 0 || keys[c - 1] != key);
+    if (key != none) {
+        const int64_t first = begins ? c : spops::first_from(keys, 0, (int32_t)c, key);
+        p.ws.firsts[p.ws.candidates[1][c]] = p.ws.candidates[1][first];
+    }
+    const int runs = __syncthreads_count(begins);
+    if (threadIdx.x == 0) p.ws.run_counts[blockIdx.x] = runs;
 }
 
 // Does position c (a candidate, or a place in their order) begin a row? And is it a candidate?
@@ -585,9 +591,8 @@ __global__ void __launch_bounds__(tile) put_rows(const __grid_constant__ build_p
                 spops::hash_entry(p.table, spops::hash_begin(p.table, key).tag, r);
         if (p.by_sort) p.ws.slots[c] = (uint32_t)r;
     }
-    // Of candidates that are all different an item's row is known here.
-    if (coords.item_row != nullptr && !p.by_order && !p.by_sort && p.table.entries == nullptr &&
-        c < p.source.max_candidates)
+    // Of further appearances of a row put_item_rows says which.
+    if (coords.item_row != nullptr && !p.by_order && begins == valid && c < p.source.max_candidates)
         coords.item_row[c] = valid && r < coords.max_rows ? r : -1;
     if (blockIdx.x != (unsigned)p.num_tiles - 1 || threadIdx.x != tile - 1) return;
     const int32_t found = r + (begins ? 1 : 0);
@@ -634,7 +639,7 @@ __global__ void __launch_bounds__(tile) put_item_rows(const __grid_constant__ bu
     const int64_t c = (int64_t)blockIdx.x * tile + threadIdx.x;
     const spops_coords_arrays &coords = p.coords;
     if (!p.by_order) {
-        if (c >= p.source.max_candidates) return;
+        if (c >= p.source.max_candidates || coords.state->num_merged == 0) return;
         int32_t r = INT32_MAX;
         if (p.ws.keys[c] != SPOPS_KEY_NONE)
             r = p.by_sort ? (int32_t)p.ws.slots[p.ws.firsts[c]]
@@ -732,36 +737,54 @@ __device__ __forceinline__ bool begins_kept(const build_params &p, int64_t c, ui
     return *row < p.coords.max_rows;
 }
 
+// Where all keys have rows, mark_firsts has counted them.
 __global__ void __launch_bounds__(tile)
     count_kept(const __grid_constant__ build_params p, uint64_t none)
 {
     spops::grid_dependency_wait();
     spops::grid_launch_dependents();
+    if (p.coords.state->overflow == 0) return;
     uint64_t key;
     int32_t row;
     const int kept = __syncthreads_count(
         begins_kept(p, (int64_t)blockIdx.x * tile + threadIdx.x, none, &key, &row));
-    if (threadIdx.x == 0) p.ws.tile_counts[blockIdx.x] = kept;
+    if (threadIdx.x == 0) p.ws.run_counts[blockIdx.x] = kept;
 }
 
+// The sorted keys, and where all of them are kept also their buckets.
 __global__ void __launch_bounds__(tile)
     put_kept(const __grid_constant__ build_params p, uint64_t none, bool scanned)
 {
     spops::grid_dependency_wait();
     spops::grid_launch_dependents();
-    uint64_t key = 0;
+    const int64_t c = (int64_t)blockIdx.x * tile + threadIdx.x;
+    const spops::key_buckets &buckets = p.index.buckets;
+    uint64_t key = none;
     int32_t row = 0;
-    const bool kept = begins_kept(p, (int64_t)blockIdx.x * tile + threadIdx.x, none, &key, &row);
-    const int32_t at = rank_of(kept, p.ws.tile_counts, scanned);
-    if (!kept) return;
-    p.index.sorted_keys[at] = key;
-    p.index.sorted_rows[at] = row;
+    const bool kept = begins_kept(p, c, none, &key, &row);
+    const int32_t at = rank_of(kept, p.ws.run_counts, scanned);
+    if (kept) {
+        p.index.sorted_keys[at] = key;
+        p.index.sorted_rows[at] = row;
+    }
+    if (key == none || p.coords.state->overflow != 0) return;
+    const uint64_t *keys = p.ws.codes[1];
+    const uint64_t bucket = key >> buckets.shift;
+    if (kept && (c == 0 || keys[c - 1] >> buckets.shift != bucket)) {
+        buckets.ranges[bucket].x = at;
+        if (c > 0) buckets.ranges[keys[c - 1] >> buckets.shift].y = at;
+    }
+    if (c + 1 == p.source.max_candidates || keys[c + 1] == none)
+        buckets.ranges[bucket].y = at + (kept ? 1 : 0);
 }
 
-__global__ void __launch_bounds__(threads) put_buckets(const __grid_constant__ coord_index x)
+// overflow: where it is 0, they are there already; NULL: they are not.
+__global__ void __launch_bounds__(threads)
+    put_buckets(const __grid_constant__ coord_index x, const int32_t *overflow)
 {
     spops::grid_dependency_wait();
     spops::grid_launch_dependents();
+    if (overflow != nullptr && *overflow == 0) return;
     const int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x, n = *x.num_rows;
     if (i >= n) return;
     spops::put_bucket(x.buckets, (int32_t)i, x.sorted_keys[i], i > 0,
@@ -870,7 +893,7 @@ spops_status find_rows(spops_context *ctx, build_params *p)
                                   code_bits(&p->coords) + 1));
     if (p->by_sort)
         SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "coords: mark_firsts", mark_firsts,
-                                             blocks_for(n, threads), threads, *p, none));
+                                             dim3((unsigned)p->num_tiles), tile, *p, none));
     SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "coords: count_rows", count_rows,
                                          dim3((unsigned)p->num_tiles), tile, *p));
     return scan_tiles(ctx, p->ws.tile_counts, p->num_tiles, &p->tiles_scanned);
@@ -913,7 +936,7 @@ spops_status sort_keys(spops_context *ctx, const build_params &p)
         bool scanned;
         SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "coords: count_kept", count_kept,
                                              dim3((unsigned)p.num_tiles), tile, p, none));
-        SPOPS_TRY(scan_tiles(ctx, p.ws.tile_counts, p.num_tiles, &scanned));
+        SPOPS_TRY(scan_tiles(ctx, p.ws.run_counts, p.num_tiles, &scanned));
         return launch<WAITS_FOR_PREVIOUS>(ctx, "coords: put_kept", put_kept,
                                           dim3((unsigned)p.num_tiles), tile, p, none, scanned);
     }
@@ -934,7 +957,8 @@ spops_status build_index(spops_context *ctx, const build_params &p)
         return SPOPS_STATUS_OK;
     if (has_sorted_index(&c)) SPOPS_TRY(sort_keys(ctx, p));
     return launch<WAITS_FOR_PREVIOUS>(ctx, "coords: put_buckets", put_buckets,
-                                      blocks_for(c.max_rows, threads), threads, p.index);
+                                      blocks_for(c.max_rows, threads), threads, p.index,
+                                      p.by_sort ? &c.state->overflow : nullptr);
 }
 
 } // namespace
