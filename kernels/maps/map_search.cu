@@ -2,6 +2,8 @@
 // Tables of kernel maps on the GPU: every row looks its taps up in the other set, a block for a
 // tile of rows and a thread for a column of taps along the last axis (whose keys lie side by side);
 // or from the table of the other side.
+#include <type_traits>
+
 #include "kernels/coords/coord_index.cuh"
 #include "kernels/core/batch.cuh"
 #include "kernels/core/scan.cuh"
@@ -106,6 +108,74 @@ __device__ __forceinline__ bool column_code(const search_params &p, const int32_
     return true;
 }
 
+// The taps of a column among sorted keys, which ascend with them: from where one was looked for the next
+// is a step away.
+__device__ __forceinline__ void walk_column(const search_params &p, uint64_t code, int64_t x,
+                                            int32_t *found)
+{
+    const coord_index &index = p.index;
+    const int last = p.taps.dims - 1;
+    const int32_t n = __ldg(index.num_rows);
+    const auto key_at = [&](int32_t at) {
+        return at < n ? __ldg(index.sorted_keys + at) : SPOPS_KEY_NONE;
+    };
+    uint64_t key = SPOPS_KEY_NONE; // at `at`, where keys before are below the taps so far
+    int32_t at = -1;               // not known
+    for (int32_t t = 0; t < p.taps.size[last]; ++t) {
+        const int64_t v = spops_tap_fine(&p.taps, last, x, t);
+        if (!spops_key_fits(&index.layout, last + 1, v)) continue;
+        const uint64_t wanted = code + spops_key_column(&index.layout, last + 1, v);
+        if (at >= 0 && key < wanted) key = key_at(++at);
+        if (at < 0 || key < wanted) {
+            const int2 range = spops::sorted_finder::begin(index, wanted);
+            at = -1;
+            if (range.x == range.y) continue;
+            at = spops::first_from(index.sorted_keys, range.x, range.y, wanted);
+            key = key_at(at);
+        }
+        if (key == wanted)
+            found[t] = index.sorted_rows != nullptr ? __ldg(index.sorted_rows + at) : at;
+    }
+}
+
+// The first `most` taps of a column of row r, several under way at once.
+template <class Finder, bool TRANSPOSED, bool HALF>
+__device__ __forceinline__ void look_up_column(const search_params &p, uint64_t code, int64_t x,
+                                               int32_t column, int32_t most, int32_t r,
+                                               int32_t *found)
+{
+    const int last = p.taps.dims - 1;
+    for (int32_t t0 = 0; t0 < most; t0 += taps_at_once) {
+        typename Finder::pending pending[taps_at_once];
+        uint64_t codes[taps_at_once];
+        bool wanted[taps_at_once];
+#pragma unroll
+        for (int i = 0; i < taps_at_once; ++i) {
+            int64_t v = 0;
+            wanted[i] = t0 + i < most;
+            if (wanted[i] && TRANSPOSED)
+                wanted[i] = spops_tap_coarse(&p.taps, last, x, t0 + i, &v);
+            else
+                v = spops_tap_fine(&p.taps, last, x, t0 + i);
+            wanted[i] = wanted[i] && spops_key_fits(&p.index.layout, last + 1, v);
+            codes[i] = wanted[i] ? code + Finder::part(p.index, last + 1, v) : 0;
+            if (wanted[i]) pending[i] = Finder::begin(p.index, codes[i]);
+        }
+#pragma unroll
+        for (int i = 0; i < taps_at_once; ++i) {
+            if (!wanted[i]) continue;
+            const int32_t j = Finder::finish(p.index, codes[i], pending[i]);
+            if (j < 0) continue;
+            found[t0 + i] = j;
+            if (HALF) {
+                const int32_t k = p.taps.num_taps - 1 - (column * p.taps.size[last] + t0 + i);
+                p.table[(int64_t)j * p.table_stride + k] = r;
+                atomicOr(p.masks + (int64_t)j * p.mask_words + k / 32, 1u << k % 32);
+            }
+        }
+    }
+}
+
 template <class Finder, bool TRANSPOSED, bool HALF, int MOST>
 __global__ void __launch_bounds__(threads)
     search_taps(const __grid_constant__ search_jobs<MOST> jobs)
@@ -160,35 +230,10 @@ __global__ void __launch_bounds__(threads)
             uint64_t code;
             if (!column_code<Finder, TRANSPOSED>(p, row, columns[column], &code)) continue;
             const int64_t x = row[last + 1];
-            for (int32_t t0 = 0; t0 < most; t0 += taps_at_once) {
-                typename Finder::pending pending[taps_at_once];
-                uint64_t codes[taps_at_once];
-                bool wanted[taps_at_once];
-#pragma unroll
-                for (int i = 0; i < taps_at_once; ++i) {
-                    int64_t v = 0;
-                    wanted[i] = t0 + i < most;
-                    if (wanted[i] && TRANSPOSED)
-                        wanted[i] = spops_tap_coarse(&p.taps, last, x, t0 + i, &v);
-                    else
-                        v = spops_tap_fine(&p.taps, last, x, t0 + i);
-                    wanted[i] = wanted[i] && spops_key_fits(&p.index.layout, last + 1, v);
-                    codes[i] = wanted[i] ? code + Finder::part(p.index, last + 1, v) : 0;
-                    if (wanted[i]) pending[i] = Finder::begin(p.index, codes[i]);
-                }
-#pragma unroll
-                for (int i = 0; i < taps_at_once; ++i) {
-                    if (!wanted[i]) continue;
-                    const int32_t j = Finder::finish(p.index, codes[i], pending[i]);
-                    if (j < 0) continue;
-                    mine[t0 + i] = j;
-                    if (HALF) {
-                        const int32_t k = num_taps - 1 - (column * last_size + t0 + i);
-                        p.table[(int64_t)j * p.table_stride + k] = r;
-                        atomicOr(p.masks + (int64_t)j * p.mask_words + k / 32, 1u << k % 32);
-                    }
-                }
-            }
+            if constexpr (!TRANSPOSED && std::is_same<Finder, spops::sorted_finder>::value)
+                walk_column(p, code, x, mine);
+            else
+                look_up_column<Finder, TRANSPOSED, HALF>(p, code, x, column, most, r, mine);
         }
         __syncthreads();
         // A warp writes a row, and leaves the tile empty for the next.
