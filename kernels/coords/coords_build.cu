@@ -261,6 +261,7 @@ build_workspace carve_workspace(const spops_coords_arrays *c, int64_t n, spops_c
     build_workspace ws = {};
     ws.duplicate = (unsigned long long *)spops_carve(carver, 1, 1, sizeof *ws.duplicate);
     ws.state = (spops_coords_state *)spops_carve(carver, 1, 1, sizeof *ws.state);
+    if (rows_ascend(c) && c->search == SPOPS_COORDS_SEARCH_SORTED) return ws; // as given
     ws.keys = (uint64_t *)spops_carve(carver, n, 1, sizeof *ws.keys);
     ws.tile_counts =
         (int32_t *)spops_carve(carver, tile_counts_of(c, n), 1, sizeof *ws.tile_counts);
