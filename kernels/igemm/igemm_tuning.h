@@ -12,8 +12,8 @@
 // more where it does, the first that matches is taken.
 //
 // X(number,
-//   few      1: only for tiles that are fewer than half of the multiprocessors and that nobody shares: those
-//            of rows of groups, and of records whose sums are whole,
+//   few      1: only for tiles of rows of groups that are fewer than half of the multiprocessors, whom
+//            nobody shares,
 //   max      columns of the output, at most,
 //   percent  where a tile of twice the columns takes so many percent of the time of this one: this one
 //            where that is less time for all rounds of tiles; 0: wherever `max` says,
@@ -125,9 +125,24 @@ static inline int64_t spops_igemm_rounds(const spops_igemm_case *at, int64_t col
     return (tiles + at->num_processors - 1) / at->num_processors;
 }
 
+// The tile of records whose sums are whole; 0: the one of the table. All widths give the same bits, so that it
+// may look at how many tiles there are.
+//
+// H100, f16, 3 x 3 x 3, us by width, in tiles of 32, 64, 128 and 256 columns: 30 tiles of 128 channels 23, 28,
+// 34, 47; 75 tiles of 128 channels 34, 31, 34, 49, of 256 83, 77, 77, 92; 167 tiles of 256 140, 100, 92, 107;
+// 329 tiles of 256 226, 144, 123, 129; 537 tiles of 256 266, 167, 140, 133.
+static inline int32_t spops_igemm_whole_tile(const spops_igemm_case *at)
+{
+    if (!at->sm90 || !at->records || at->adds || !at->whole || at->cols <= 64) return 0;
+    if (at->max_tiles * ((at->cols + 31) / 32) <= at->num_processors) return 1;
+    if (at->max_tiles * ((at->cols + 63) / 64) <= 2 * (int64_t)at->num_processors) return 3;
+    return at->cols > 128 && spops_igemm_rounds(at, 128) <= 5 ? 4 : 0;
+}
+
 static inline int32_t spops_igemm_tile(const spops_igemm_case *at)
 {
-    const bool are_few = (!at->records || at->whole) && at->max_tiles <= at->num_processors / 2;
+    if (spops_igemm_whole_tile(at) != 0) return spops_igemm_whole_tile(at);
+    const bool are_few = !at->records && at->max_tiles <= at->num_processors / 2;
 #define SPOPS_TILE(number, few, max, percent, columns, gather_warps, stages, blocks, sums)         \
     if (at->sm90 && (sums > 0) == at->adds && (!few || are_few) && at->cols <= max &&              \
         (percent == 0 || (!at->whole && percent * spops_igemm_rounds(at, 2 * columns) >=           \

@@ -215,6 +215,14 @@ Test(tuning, every_product_has_a_tile_of_its_kind)
                 cr_assert_eq(spops_igemm_kernel_of(spops_igemm_tile(&at)), expected);
                 cr_assert_eq(spops_igemm_kernel_of(spops_igemm_tile(&whole)), expected);
             }
+    // Sums that are whole: narrower tiles where there are fewer.
+    static const int64_t few_tiles[] = {30, 30, 75, 75, 167, 537, 537};
+    static const int64_t of_columns[] = {128, 256, 128, 256, 256, 128, 256};
+    static const int32_t expected_tile[] = {1, 3, 3, 4, 4, 4, 5};
+    for (size_t i = 0; i < COUNT(few_tiles); ++i) {
+        const spops_igemm_case at = {few_tiles[i], of_columns[i], 132, true, true, false, true};
+        cr_assert_eq(spops_igemm_tile(&at), expected_tile[i], "%d", (int)i);
+    }
     // Rows added first: the number of tiles decides nothing where sums are whole.
     for (size_t c = 0; c < COUNT(columns); ++c)
         for (size_t t = 1; t < COUNT(tiles); ++t) {
