@@ -27,6 +27,7 @@ NETWORKS = [
     ("ptv3", "{}/kitti_odom_a.npy", "--small --voxel 0.4 --layers", "--output"),
     ("dsvt", "{}/kitti_odom_a.npy", "--small --voxel 0.8 --layers", "--output"),
     ("decoder", "--size 1024", "--size 32 --width 0.125", "--output"),
+    ("dit_block", "--tokens 32768", None, "--output"),
 ]
 
 
