@@ -436,7 +436,7 @@ static ort_status *add_inputs(const kernel *k, ort_kernel_context *context, spop
     return is_placed ? NULL : place(k, context, NULL, c, stream);
 }
 
-// What output `arg` begins with: an input behind those of the row, or zeros where it is left alone.
+// What output `arg` begins with: an input after those of the row, or zeros where it is left alone.
 static ort_status *begin_output(const kernel *k, ort_kernel_context *context, spops_node_call *c,
                                 int32_t arg, void *data, void *stream)
 {

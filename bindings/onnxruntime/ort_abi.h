@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What this binding calls of ONNX Runtime: facts of its C interface, to which later versions only
-// append. Nothing of ONNX Runtime is compiled or linked. tests/bindings/ort_layout.c compares them with
-// its header, where that is at hand.
+// append. Nothing of ONNX Runtime is compiled or linked. layout.c compares them with its header, where
+// that is at hand.
 #ifndef SPOPS_BINDINGS_ORT_ABI_H
 #define SPOPS_BINDINGS_ORT_ABI_H
 
