@@ -162,7 +162,7 @@ static spops_model_step *add_step(const node_reader *r, spops_model_step_kind ki
     s->num_nodes = 1;
     s->x = x;
     s->out = out;
-    s->residual = s->map = s->turned_set = -1;
+    s->residual = s->map = s->permuted_set = -1;
     return s;
 }
 
@@ -719,9 +719,9 @@ static void join_sum(const spops_model *m, int32_t i)
     conv->op = NULL;
 }
 
-// The set whose axes are turned as the file turns those of a dense grid.
-static spops_status find_turned(spops_model *m, int32_t from, const int32_t *order, int32_t node,
-                                int32_t *index)
+// The set whose axes are permuted as the file permutes the axes of a dense grid.
+static spops_status find_permuted(spops_model *m, int32_t from, const int32_t *order, int32_t node,
+                                  int32_t *index)
 {
     const spops_model_set source = *spops_model_set_at(m, from);
     spops_model_set *set;
@@ -729,7 +729,7 @@ static spops_status find_turned(spops_model *m, int32_t from, const int32_t *ord
     for (int32_t i = from + 1; i < m->sets.num; ++i) {
         set = spops_model_set_at(m, i);
         *index = i;
-        if (set->is_turned && set->from == from &&
+        if (set->is_permuted && set->from == from &&
             memcmp(set->order, order, (size_t)m->dims * sizeof *order) == 0)
             return SPOPS_STATUS_OK;
     }
@@ -737,7 +737,7 @@ static spops_status find_turned(spops_model *m, int32_t from, const int32_t *ord
     if (set == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
     *set = source;
     set->from = from;
-    set->is_turned = true;
+    set->is_permuted = true;
     set->node = node;
     for (int32_t a = 0; a < m->dims; ++a) {
         set->order[a] = order[a];
@@ -747,7 +747,7 @@ static spops_status find_turned(spops_model *m, int32_t from, const int32_t *ord
     return SPOPS_STATUS_OK;
 }
 
-// A transposition of axes into the dense grid before it, which is then written by turned rows: no pass over
+// A transposition of axes into the dense grid before it, which is then written by permuted rows: no pass over
 // the grid.
 static spops_status join_transpose(spops_model *m, int32_t i)
 {
@@ -762,8 +762,8 @@ static spops_status join_transpose(spops_model *m, int32_t i)
         return SPOPS_STATUS_OK;
     for (int32_t a = 0; a < m->dims; ++a)
         order[a] = s->order[2 + a] - 2;
-    SPOPS_TRY(find_turned(m, spops_model_value_at(m, dense->x)->set, order, dense->node, &set));
-    dense->turned_set = set;
+    SPOPS_TRY(find_permuted(m, spops_model_value_at(m, dense->x)->set, order, dense->node, &set));
+    dense->permuted_set = set;
     dense->out = s->out;
     dense->name = s->name;
     dense->num_nodes += s->num_nodes;

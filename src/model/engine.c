@@ -43,7 +43,7 @@ static void choose_capacities(spops_model *m)
             rows = least(rows, o->max_rows > 0 ? o->max_rows : bound);
             m->max_points = o->max_points > 0 ? o->max_points : rows;
             if (m->has_voxels) rows = least(rows, m->max_points);
-        } else if (set->is_turned) {
+        } else if (set->is_permuted) {
             rows = spops_model_set_at(m, set->from)->max_rows;
         } else {
             const int64_t from = spops_model_set_at(m, set->from)->max_rows;
@@ -72,18 +72,18 @@ static const spops_coords *coords_of(const spops_model *m, int32_t set)
     return coords != NULL || set > 0 ? coords : spops_voxels_coords(m->voxels);
 }
 
-static size_t turned_bytes(const spops_model *m, const spops_model_set *set)
+static size_t permuted_bytes(const spops_model *m, const spops_model_set *set)
 {
-    return (size_t)set->max_rows * (size_t)(1 + m->dims) * sizeof *set->turned;
+    return (size_t)set->max_rows * (size_t)(1 + m->dims) * sizeof *set->permuted;
 }
 
-static spops_status alloc_turned(spops_model *m, spops_model_set *set)
+static spops_status alloc_permuted(spops_model *m, spops_model_set *set)
 {
     void *rows = NULL;
-    SPOPS_TRY(spops_backend_alloc(m->ctx, turned_bytes(m, set), &rows));
-    set->turned = rows;
-    m->plan_bytes += turned_bytes(m, set);
-    spops_model_step_at(m, 1)->plan_bytes += turned_bytes(m, set);
+    SPOPS_TRY(spops_backend_alloc(m->ctx, permuted_bytes(m, set), &rows));
+    set->permuted = rows;
+    m->plan_bytes += permuted_bytes(m, set);
+    spops_model_step_at(m, 1)->plan_bytes += permuted_bytes(m, set);
     return SPOPS_STATUS_OK;
 }
 
@@ -92,7 +92,8 @@ void spops_model_free_sets(spops_model *m)
     for (int32_t i = m->sets.num - 1; i >= 0; --i) {
         spops_model_set *set = spops_model_set_at(m, i);
         spops_coords_destroy(set->coords);
-        if (set->turned != NULL) spops_backend_free(m->ctx, set->turned, turned_bytes(m, set));
+        if (set->permuted != NULL)
+            spops_backend_free(m->ctx, set->permuted, permuted_bytes(m, set));
     }
 }
 
@@ -112,8 +113,8 @@ static spops_status reserve_set(spops_model *m, int32_t i)
     options.box = &box;
     // Each cell of a dense grid is looked up: an array of a small one is faster than a hash.
     if (set->is_dense && cells <= MOST_GRID_CELLS) options.search = SPOPS_COORDS_SEARCH_GRID;
-    if (set->is_turned) SPOPS_TRY(alloc_turned(m, set));
-    if (i > 0 && !set->is_turned)
+    if (set->is_permuted) SPOPS_TRY(alloc_permuted(m, set));
+    if (i > 0 && !set->is_permuted)
         items = times(spops_model_set_at(m, set->from)->max_rows,
                       spops_kernel_shape_num_candidates(&set->kernel, 0));
     if (i == 0 && m->has_voxels) {
@@ -562,7 +563,7 @@ static spops_status run_voxels(const spops_model *m, const spops_model_step *s)
 }
 
 // Rows column by column, each copied to where its axis is; then the set of them, in the same order.
-static spops_status run_turned(const spops_model *m, const spops_model_set *set)
+static spops_status run_permuted(const spops_model *m, const spops_model_set *set)
 {
     const int64_t cols = 1 + m->dims;
     spops_coords_view view = spops_coords_view_default();
@@ -570,20 +571,20 @@ static spops_status run_turned(const spops_model *m, const spops_model_set *set)
     SPOPS_TRY(spops_coords_get_view(m->ctx, coords_of(m, set->from), &view));
     const spops_matrix from =
         spops_matrix_dense_const(view.rows, set->max_rows, cols, SPOPS_DTYPE_I32);
-    const spops_matrix to = spops_matrix_dense(set->turned, set->max_rows, cols, SPOPS_DTYPE_I32);
+    const spops_matrix to = spops_matrix_dense(set->permuted, set->max_rows, cols, SPOPS_DTYPE_I32);
     for (int64_t k = 0; k < cols; ++k)
         SPOPS_TRY(spops_convert_execute(
             m->ctx, spops_matrix_columns(from, k == 0 ? 0 : 1 + set->order[k - 1], 1),
             spops_matrix_columns(to, k, 1)));
-    return spops_coords_update(m->ctx, set->coords, view.num_rows, set->turned);
+    return spops_coords_update(m->ctx, set->coords, view.num_rows, set->permuted);
 }
 
 static spops_status run_sets(const spops_model *m)
 {
     for (int32_t i = 1; i < m->sets.num; ++i) {
         const spops_model_set *set = spops_model_set_at(m, i);
-        if (set->is_turned) {
-            SPOPS_TRY(run_turned(m, set));
+        if (set->is_permuted) {
+            SPOPS_TRY(run_permuted(m, set));
             continue;
         }
         SPOPS_TRY(spops_coords_update_downsampled(m->ctx, set->coords, coords_of(m, set->from),

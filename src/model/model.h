@@ -38,10 +38,10 @@ typedef struct spops_model_value {
 typedef struct spops_model_set {
     int32_t from; // the set that the convolution reads; -1: the input
     // The rows of `from` with axis a in the place of its axis order[a]: for a dense grid whose axes a file
-    // turns. turned [max_rows][1 + dims] are these rows.
-    bool is_turned;
+    // permutes. permuted [max_rows][1 + dims] are these rows.
+    bool is_permuted;
     int32_t order[SPOPS_MAX_DIMS];
-    int32_t *turned;
+    int32_t *permuted;
     bool is_dense; // a dense grid is written from it
     spops_kernel_shape kernel;
     int32_t size[SPOPS_MAX_DIMS]; // cells along the axes
@@ -81,7 +81,7 @@ typedef struct spops_model_step {
     int32_t node, num_nodes;  // of the file; -1
     int32_t x, residual, out; // values; -1
     int32_t map;              // -1
-    int32_t turned_set;       // that a dense grid is written by; -1: the set of x
+    int32_t permuted_set;     // that a dense grid is written by; -1: the set of x
     char *rulebook;           // of a convolution, as the file names it; "": not
     spops_activation activation;
     // A convolution: weights [taps * in][out] and bias [out] f32, in the block of weights.
@@ -176,7 +176,7 @@ int32_t spops_model_find_value(const spops_model *m, spops_span name);
 // The set that a dense grid is written by.
 static inline int32_t spops_model_dense_set(const spops_model *m, const spops_model_step *s)
 {
-    return s->turned_set >= 0 ? s->turned_set : spops_model_value_at(m, s->x)->set;
+    return s->permuted_set >= 0 ? s->permuted_set : spops_model_value_at(m, s->x)->set;
 }
 
 // ---- Readers --------------------------------------------------------------------------------------
