@@ -19,6 +19,7 @@
 #include "networks/floors.h"
 #include "networks/report.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -404,6 +405,21 @@ static int compare_with_cpu(const engine *e, const frame *f, const sizes *s)
     return !right;
 }
 
+/* A number for the bits of all outputs as f32: FNV-1a. examples/engine.c prints the same. */
+static int print_bits(const engine *e, int64_t rows)
+{
+    float *values = reference_download_output(e, rows);
+    const uint8_t *bytes = (const uint8_t *)values;
+    uint64_t bits = UINT64_C(0xcbf29ce484222325);
+
+    if (values == NULL) return 1;
+    for (size_t k = 0; k < (size_t)rows * OUTPUT_CHANNELS * sizeof *values; ++k)
+        bits = (bits ^ bytes[k]) * UINT64_C(0x100000001b3);
+    printf("  bits of the outputs: %016" PRIx64 "\n", bits);
+    free(values);
+    return 0;
+}
+
 static int check_frame(engine *e, const frame *f, const sizes *s)
 {
     differences found;
@@ -415,7 +431,8 @@ static int check_frame(engine *e, const frame *f, const sizes *s)
            "(logits): %s\n",
            (long long)found.kept, found.output, found.logits, verdict(right));
     printf("  the largest output is %.9g\n", found.largest);
-    return !right || (e->d->backend == SPOPS_BACKEND_CUDA && compare_with_cpu(e, f, s));
+    return !right || print_bits(e, s->rows[LEVELS - 1]) ||
+           (e->d->backend == SPOPS_BACKEND_CUDA && compare_with_cpu(e, f, s));
 }
 
 /* ---- All of it -------------------------------------------------------------------------------- */
