@@ -41,4 +41,4 @@ awk '
         printf "%d functions, %d too long\n", functions, bad
         exit bad > 0
     }' $(find bench bindings examples include kernels src support tests tools \
-        -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh')
+        -name '*.[ch]' -o -name '*.[ch]pp' -o -name '*.cu' -o -name '*.cuh')
