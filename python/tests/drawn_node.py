@@ -10,6 +10,7 @@ from spops import _signature, onnx as so
 from spops._rows import TENSOR, operators
 from spops._signature import python_name
 
+
 def node_of(op, values, wanted):
     """A model of one node, what it takes, and what the same call of spops.jax gives."""
     m, feeds, there = so.Model(op.name), {}, {}

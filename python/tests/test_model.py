@@ -4,16 +4,16 @@ import ctypes as c
 
 import numpy as np
 import pytest
-import torch
 
 onnx = pytest.importorskip("onnx")
+from onnx_network import check_network, network, same_network, scan  # noqa: E402
 from test_jax import platform  # noqa: E402, F401
 
 import spops.functional as F  # noqa: E402
 from spops import _library  # noqa: E402
-from spops import onnx as so  # noqa: E402
 
 lib = _library.c
+LEAKY = {"kind": "leaky_relu", "activation_slope": 0.25}
 DTYPES = [np.float32, np.float16]
 
 
@@ -64,69 +64,25 @@ class Model:
         lib.spops_context_destroy(self.ctx)
 
 
-def scan(n, capacity, seed, size=12):
-    r = np.random.default_rng(seed)
-    cells = r.permutation(2 * size**3)[:n]
-    rows = np.full((capacity, 4), -77, np.int32)
-    rows[:n] = np.stack([cells // size**3, cells // size**2 % size, cells // size % size, cells % size], 1)
-    return rows
-
-
-def network(dtype, rows=300):
-    r = np.random.default_rng(5)
-    w1, w2 = (r.normal(size=s).astype(dtype) / 8 for s in ((27 * 8, 16), (8 * 16, 24)))
-    gamma, beta = (r.random(16).astype(np.float32) + f for f in (0.5, -0.5))
-    m = so.Model("network")
-    coords, num, x = m.input("rows", np.int32, (rows, 4)), m.input("num_rows", np.int32, (1,)), m.input("x", dtype, (rows, 8))
-    sites = m.coords(coords, num_rows=num, lower=(0, 0, 0, 0), upper=(1, 11, 11, 11))
-    y = m.sparseconv(x, w1, m.sparseconv_plan(m.kernel_map(sites, size=3), max_in_channels=32, max_out_channels=32))
-    y = m.layernorm(y, gamma=gamma, beta=beta, activation="relu", epsilon=1e-5)
-    down = m.coords_down(sites, size=2, stride=2, max_rows=432)
-    between = m.sparseconv_plan(m.kernel_map(sites, down, kind="convolution", size=2, stride=2), max_in_channels=32, max_out_channels=32)
-    z = m.activation(m.sparseconv(y, w2, between), kind="leaky_relu", activation_slope=0.25)
-    pooled = m.pool(z, m.pool_global_plan(down, num_batches=2, max_cols=32), reduce="max")
-    places, count = m.coords_rows(down)
-    for value, name in ((pooled, "pooled"), (z, "z"), (places, "places"), (count, "count")):
-        m.output(value, name)
-    return m, (w1, w2, gamma, beta)
-
-
-def same_network(rows, x, weights):
-    w1, w2, gamma, beta = (torch.from_numpy(w) for w in weights)
-    sites = F.coords(torch.from_numpy(rows))
-    y = F.sparseconv(torch.from_numpy(x), w1, F.sparseconv_plan(F.kernel_map(sites, size=3), max_in_channels=32, max_out_channels=32))
-    y = F.layernorm(y, gamma=gamma, beta=beta, activation="relu", epsilon=1e-5)
-    down = F.coords_down(sites, size=2, stride=2)
-    between = F.sparseconv_plan(F.kernel_map(sites, down, kind="convolution", size=2, stride=2), max_in_channels=32, max_out_channels=32)
-    z = F.activation(F.sparseconv(y, w2, between), kind="leaky_relu", activation_slope=0.25)
-    places, _ = F.coords_rows(down)
-    return F.pool(z, F.pool_global_plan(down, num_batches=2, max_cols=32), "max"), z, places
-
-
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_library_runs_models_of_its_operators(device, tmp_path, dtype):
     if device.type != "cpu":
         pytest.skip("arrays are written from the host here; tests/test_model.c runs on CUDA")
-    m, weights = network(dtype)
+    m, weights = network(dtype, lambda m, y: m.activation(y, **LEAKY))
     path = tmp_path / "network.onnx"
     onnx.save(m.proto(), str(path))
     model = Model(path)
     for n, seed in ((300, 1), (187, 2), (1, 3)):
         rows, x = scan(n, 300, seed), np.random.default_rng(seed).normal(size=(300, 8)).astype(dtype)
         out = model.run({"rows": rows, "num_rows": np.array([n], np.int32), "x": x}, (dtype, dtype, np.int32, np.int32))
-        expected = same_network(rows[:n], x[:n], weights)
-        k = int(out["count"][0])
-        assert k == expected[2].shape[0] > 0
-        for found, of in ((out["pooled"], expected[0]), (out["z"][:k], expected[1]), (out["places"][:k], expected[2])):
-            np.testing.assert_array_equal(found.view(np.uint8), of.numpy().view(np.uint8))
-        assert np.abs(out["pooled"].astype(np.float32)).max() > 0
+        check_network(out, same_network(rows[:n], x[:n], weights, lambda y: F.activation(y, **LEAKY)))
     model.close()
 
 
 def test_damage_is_refused_with_its_place(device, tmp_path):
     if device.type != "cpu":
         pytest.skip("the same on every backend")
-    data = network(np.float32)[0].proto().SerializeToString()
+    data = network(np.float32, lambda m, y: m.activation(y, **LEAKY))[0].proto().SerializeToString()
     path = tmp_path / "cut.onnx"
     path.write_bytes(data[: len(data) // 2])
     with pytest.raises(RuntimeError, match=r"^model_load_file: .*byte \d+: "):

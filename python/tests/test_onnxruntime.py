@@ -10,6 +10,7 @@ import torch
 onnx = pytest.importorskip("onnx")
 ort = pytest.importorskip("onnxruntime")
 from drawn_node import drawn_node  # noqa: E402
+from onnx_network import check_network, network, same_network, scan  # noqa: E402
 from test_jax import bits, platform  # noqa: E402, F401
 
 import spops.functional as F  # noqa: E402
@@ -39,63 +40,16 @@ def session(model: so.Model, device, path=None):
     return ort.InferenceSession(str(path) if path else proto.SerializeToString(), options, providers=[EP[device.type]])
 
 
-def scan(n, capacity, seed=1, size=12):
-    """n different rows (batch, x, y, z) of capacity, and garbage after them."""
-    r = np.random.default_rng(seed)
-    cells = r.permutation(2 * size**3)[:n]
-    rows = np.full((capacity, 4), -77, np.int32)
-    rows[:n] = np.stack([cells // size**3, cells // size**2 % size, cells // size % size, cells % size], 1)
-    return rows
-
-
-def network(dtype=np.float32, rows=300):
-    """Voxel features -> map -> convolution -> norm and ReLU -> strided convolution -> pool over a sample."""
-    r = np.random.default_rng(5)
-    w1, w2 = (r.normal(size=s).astype(dtype) / 8 for s in ((27 * 8, 16), (8 * 16, 24)))
-    gamma, beta = (r.random(16).astype(np.float32) + f for f in (0.5, -0.5))
-    m = so.Model("network")
-    coords, num, x = m.input("rows", np.int32, (rows, 4)), m.input("num_rows", np.int32, (1,)), m.input("x", dtype, (rows, 8))
-    sites = m.coords(coords, num_rows=num, lower=(0, 0, 0, 0), upper=(1, 11, 11, 11))
-    conv = m.sparseconv_plan(m.kernel_map(sites, size=3), max_in_channels=32, max_out_channels=32)
-    y = m.sparseconv(x, w1, conv)
-    y = m.layernorm(y, gamma=gamma, beta=beta, activation="relu", epsilon=1e-5)
-    down = m.coords_down(sites, size=2, stride=2, max_rows=432)
-    between = m.sparseconv_plan(m.kernel_map(sites, down, kind="convolution", size=2, stride=2), max_in_channels=32, max_out_channels=32)
-    z = m.node("Relu", m.sparseconv(y, w2, between))
-    pooled = m.pool(z, m.pool_global_plan(down, num_batches=2, max_cols=32), reduce="max")
-    places, count = m.coords_rows(down)
-    for value, name in ((pooled, "pooled"), (z, "z"), (places, "places"), (count, "count")):
-        m.output(value, name)
-    return m, (w1, w2, gamma, beta)
-
-
-def same_network(rows, x, weights, device):
-    """The same by calls in Python, on exact plans."""
-    w1, w2, gamma, beta = (torch.from_numpy(w).to(device) for w in weights)
-    sites = F.coords(torch.from_numpy(rows).to(device))
-    y = F.sparseconv(torch.from_numpy(x).to(device), w1, F.sparseconv_plan(F.kernel_map(sites, size=3), max_in_channels=32, max_out_channels=32))
-    y = F.layernorm(y, gamma=gamma, beta=beta, activation="relu", epsilon=1e-5)
-    down = F.coords_down(sites, size=2, stride=2)
-    between = F.sparseconv_plan(F.kernel_map(sites, down, kind="convolution", size=2, stride=2), max_in_channels=32, max_out_channels=32)
-    z = torch.relu(F.sparseconv(y, w2, between))
-    places, _ = F.coords_rows(down)
-    return F.pool(z, F.pool_global_plan(down, num_batches=2, max_cols=32), "max"), z, places
-
-
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 def test_a_network_from_a_file_has_the_bits_of_the_calls(device, tmp_path, dtype):
-    model, weights = network(dtype)
+    model, weights = network(dtype, lambda m, y: m.node("Relu", y))
     s = session(model, device, tmp_path / "network.onnx")
     for n, seed in ((300, 1), (187, 2), (1, 3)):  # one session, scans of every size
         rows = scan(n, 300, seed)
         x = np.random.default_rng(seed).normal(size=(300, 8)).astype(dtype)
-        pooled, z, places, count = s.run(["pooled", "z", "places", "count"], {"rows": rows, "num_rows": np.array([n], np.int32), "x": x})
-        expected = same_network(rows[:n], x[:n], weights, device)
-        k = int(count[0])
-        assert k == expected[2].shape[0] > 0
-        for found, of in ((pooled, expected[0]), (z[:k], expected[1]), (places[:k], expected[2])):
-            np.testing.assert_array_equal(found.view(np.uint8), of.cpu().numpy().view(np.uint8))
-        assert np.abs(pooled.astype(np.float32)).max() > 0
+        names = ["pooled", "z", "places", "count"]
+        found = s.run(names, {"rows": rows, "num_rows": np.array([n], np.int32), "x": x})
+        check_network(dict(zip(names, found)), same_network(rows[:n], x[:n], weights, torch.relu, device))
 
 
 def test_the_page_makes_a_model_that_runs(device, tmp_path, monkeypatch):
