@@ -104,6 +104,12 @@ static bool save_output(const run_job *job, int32_t index, const float *values, 
     return false;
 }
 
+// What JSON has no number for is null.
+static json_t *number(double value)
+{
+    return isfinite(value) ? json_real(value) : json_null();
+}
+
 static bool show_output(const run_job *job, const session *s, const spops_model *model,
                         int32_t index, json_t *outputs)
 {
@@ -125,17 +131,18 @@ static bool show_output(const run_job *job, const session *s, const spops_model 
     }
     free(values);
     if (!saved) return false;
+    if (rows * cols == 0) f.least = f.most = 0;
     if (a.set >= 0) a.shape[0] = rows;
     for (int32_t i = 0; i < a.num_dims; ++i)
         at += snprintf(shape + at, sizeof shape - (size_t)at, i == 0 ? "%lld" : ", %lld",
                        (long long)a.shape[i]);
     const int64_t all = rows * cols > 0 ? rows * cols : 1;
     if (job->as_json)
-        json_array_append_new(outputs,
-                              json_pack("{s:s, s:s, s:s, s:f, s:f, s:f, s:I}", "name", a.name,
-                                        "shape", shape, "dtype", spops_dtype_name(a.dtype), "least",
-                                        f.least, "most", f.most, "mean", f.sum / (double)all,
-                                        "nonzero", (json_int_t)f.nonzero));
+        json_array_append_new(
+            outputs, json_pack("{s:s, s:s, s:s, s:o, s:o, s:o, s:I}", "name", a.name, "shape",
+                               shape, "dtype", spops_dtype_name(a.dtype), "least", number(f.least),
+                               "most", number(f.most), "mean", number(f.sum / (double)all),
+                               "nonzero", (json_int_t)f.nonzero));
     else
         printf("output %s   %s [%s]: %g to %g, mean %g, %.2f %% are not 0\n", a.name,
                spops_dtype_name(a.dtype), shape, f.least, f.most, f.sum / (double)all,

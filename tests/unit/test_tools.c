@@ -1307,6 +1307,17 @@ Test(tool, runs_and_plans_a_model, .timeout = 120)
     cr_expect(nonzero[0] > rows && nonzero[0] == nonzero[1]);
     json_decref(line);
 
+    // No point is in the grid: an output without elements is 0 to 0.
+    cr_assert_eq(RUN("run", model, scan_path, "--size", "1,1,1", "--origin=5000,5000,5000",
+                     "--runs", "1", "--backend", "cpu", "--json"),
+                 0, "%s", err);
+    line = json_loads(out, 0, NULL);
+    cr_assert_eq(json_array_size(json_object_get(line, "outputs")), 2, "%s", out);
+    outputs = json_array_get(json_object_get(line, "outputs"), 1);
+    cr_expect(json_is_real(json_object_get(outputs, "least")), "%s", out);
+    cr_expect(json_real_value(json_object_get(outputs, "most")) == 0, "%s", out);
+    json_decref(line);
+
     cr_assert_eq(RUN("run", model, scan_path, "--size", "1,1,1", "--origin=-48,-48,-3", "--runs",
                      "1", "--backend", "cpu", "--widen"),
                  0, "%s", err);
