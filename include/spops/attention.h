@@ -125,10 +125,12 @@ SPOPS_DEFINE_DEFAULT(spops_attention_options)
  * Errors    INVALID_ARGUMENT (shape, dtype, stride, coordinates, a tile that does not take the
  *           arguments), SCRATCH_TOO_SMALL, NOT_SUPPORTED
  *           (dim of more than 256; on CUDA heads times tiles of 64 rows of more than 2^30, 16 bits
- *           before sm_80, and a dim that needs more shared memory than a block has), CUDA. After any but CUDA, nothing was enqueued and o is untouched.
+ *           before sm_80, and a dim that needs more shared memory than a block has), CUDA. After any but
+ *           CUDA, nothing was enqueued and o is untouched.
  * Threads   One thread at a time per ctx; patches may be shared.
  * Source    Flash3D, section 4 (rows move once, patches change); FlashAttention-2, Algorithm 1
- *           (softmax while keys stream by).
+ *           (softmax while keys stream by); Ainslie et al., GQA, 2023 (kv_heads); Zhang and Sennrich,
+ *           Root Mean Square Layer Normalization, 2019 (norm).
  */
 SPOPS_API spops_status spops_attention_execute(spops_context *ctx, const spops_patches *patches,
                                                spops_matrix q, spops_matrix k, spops_matrix v,
