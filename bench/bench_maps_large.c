@@ -63,12 +63,6 @@ static bool create(large_run *r)
     return bench_check(r->b, "create", r->status);
 }
 
-static int by_time(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 // What destroying takes is not counted.
 static bool time_created(large_run *r, bench_case *c, const char *name, bool is_baseline)
 {
@@ -87,12 +81,8 @@ static bool time_created(large_run *r, bench_case *c, const char *name, bool is_
             us[i] = 1e6 * (double)(end.tv_sec - begin.tv_sec) +
                     1e-3 * (double)(end.tv_nsec - begin.tv_nsec);
     }
-    qsort(us, CREATED_SAMPLES, sizeof *us, by_time);
+    device_summarize(us, CREATED_SAMPLES, &v->timing[BENCH_HOT]);
     v->has[BENCH_HOT] = true;
-    v->timing[BENCH_HOT] = (device_timing){.median_us = us[CREATED_SAMPLES / 2],
-                                           .min_us = us[0],
-                                           .p10_us = us[CREATED_SAMPLES / 10],
-                                           .p90_us = us[CREATED_SAMPLES - 1]};
     return true;
 }
 

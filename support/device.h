@@ -55,6 +55,9 @@ typedef struct device_timing {
     double min_us;
     double p10_us, p90_us; // spread
 } device_timing;
+
+// Median, minimum and deciles of samples_us, which gets sorted. num_samples > 0.
+void device_summarize(double *samples_us, int num_samples, device_timing *timing);
 bool device_time(spops_backend_kind backend, void *stream, void (*enqueue)(void *user), void *user,
                  bool cold, int num_samples, device_timing *timing);
 

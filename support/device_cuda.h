@@ -32,8 +32,6 @@ bool device_cuda_read(const void *data, size_t bytes, int passes, int num_proces
 
 // For both halves, in device.c. Keeps the message for device_error() and returns false.
 __attribute__((format(printf, 1, 2))) bool device_fail(const char *format, ...);
-// Median, minimum and deciles of samples_us, which gets sorted. num_samples > 0.
-void device_summarize(double *samples_us, int num_samples, device_timing *timing);
 
 #ifdef __cplusplus
 }

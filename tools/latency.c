@@ -2,22 +2,16 @@
 #include "tools/latency.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "support/device.h"
 
 enum { MOST_RUNS = 1000, SAMPLES = 21 };
 
-static int ascending(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 bool latency_measure(const char *command, const session *s, spops_status (*run)(void *user),
                      void *user, int runs, double *us)
 {
+    device_timing timing;
     for (int i = -2; i < runs; ++i) {
         const double start = clock_s();
         if (run(user) != SPOPS_STATUS_OK || spops_context_wait_sync(s->ctx) != SPOPS_STATUS_OK) {
@@ -26,7 +20,7 @@ bool latency_measure(const char *command, const session *s, spops_status (*run)(
         }
         if (i >= 0) us[i] = 1e6 * (clock_s() - start);
     }
-    qsort(us, (size_t)runs, sizeof *us, ascending);
+    device_summarize(us, runs, &timing); // sorts them
     return true;
 }
 
