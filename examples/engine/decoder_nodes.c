@@ -44,6 +44,7 @@ static void describe_set(builder *b, int level)
 static void describe_conv(builder *b, int level)
 {
     const int igemm = b->g->on_cuda && b->o->f16;
+    const int contents = 1 + (b->g->on_cuda ? 2 : 0) + (igemm ? 0 : 4); /* SPOPS_MAP_* */
     const int64_t rows = b->o->max_rows[level], pairs = igemm ? 0 : TAPS * rows;
     const int in = b->net->channels[level];
     const int out = level + 1 < LEVELS ? CHILDREN * b->net->channels[level + 1] : in;
@@ -53,11 +54,7 @@ static void describe_conv(builder *b, int level)
              "kernel_map: kind=0 max_in=%" PRId64 " max_out=%" PRId64 " max_pairs=%" PRId64
              " contents=%d num_taps=%d dims=3 size=3,3,3,1 stride=1,1,1,1 padding=0,0,0,0 "
              "dilation=1,1,1,1",
-             rows, rows, pairs,
-             igemm           ? 3
-             : b->g->on_cuda ? 7
-                             : 5,
-             TAPS);
+             rows, rows, pairs, contents, TAPS);
     name_of(name, "map", level);
     graph_describe(b->g, name, map);
     snprintf(text, sizeof text,
