@@ -736,6 +736,9 @@ static void relation_of_kernel_map(const spops_plan *plan, spops_relation *r)
 
     r->num_keys = a->taps.num_taps;
     r->max_terms = a->max_pairs;
+    r->most_of_source = map->kind == SPOPS_MAP_CONVOLUTION
+                            ? spops_kernel_shape_num_candidates(&map->kernel, 0)
+                            : a->taps.num_taps;
     r->symmetric = a->symmetric;
     for (int i = 0; i < SPOPS_NUM_SIDES; ++i) {
         const spops_map_side *side = i == SPOPS_SIDE_TARGET ? &a->out : &a->in;

@@ -95,7 +95,8 @@ static void put_relation(const spops_relation *r, int64_t fields[NUM_FIELDS])
     fields[NUM_SEGMENTS] = r->sides[SPOPS_SIDE_TARGET].max_rows;
     fields[MAX_TERMS] = r->max_terms;
     fields[NUM_ROWS] = r->sides[SPOPS_SIDE_SOURCE].max_rows;
-    fields[MOST_POOLED] = fields[MOST_INTO] = r->num_keys;
+    fields[MOST_POOLED] = r->num_keys;
+    fields[MOST_INTO] = r->most_of_source > 0 ? r->most_of_source : r->num_keys;
 }
 
 // Of a set; its batches are said.

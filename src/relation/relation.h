@@ -40,8 +40,9 @@ typedef struct spops_relation_side {
 
 typedef struct spops_relation {
     int64_t num_keys;
-    int64_t max_terms; // the most entries of a list by row, or of one by key
-    bool symmetric;    // (i, j) by key k comes with (j, i) by key num_keys - 1 - k
+    int64_t max_terms;      // the most entries of a list by row, or of one by key
+    bool symmetric;         // (i, j) by key k comes with (j, i) by key num_keys - 1 - k
+    int64_t most_of_source; // targets that a source row meets at most; 0: num_keys
     bool all_pairs; // every target row of a key meets every source row of it; else entry by entry
     spops_relation_side sides[SPOPS_NUM_SIDES];
 } spops_relation;

@@ -210,6 +210,23 @@ static bool fill_sumgrad(spops_context *ctx, const spops_segments *segments, spo
            ctx->backend->sumgrad != NULL && ctx->backend->sumgrad_fits(ctx, args);
 }
 
+// Whether the gradient of rows alone is wanted, of rows that are parted among segments.
+static bool fill_partgrad(const spops_context *ctx, const spops_segments *segments,
+                          spops_reduce reduce, spops_matrix grad_out, spops_matrix x,
+                          spops_matrix w, spops_matrix grad_x, spops_matrix grad_w,
+                          spops_partgrad_args *args)
+{
+    *args = (spops_partgrad_args){.lists = &segments->forward,
+                                  .by_row = &segments->by_row,
+                                  .reduce = reduce,
+                                  .grad_out = grad_out,
+                                  .x = x,
+                                  .grad = grad_x};
+    return needs_states(reduce) && is_builtin(reduce) && w.data == NULL && grad_w.data == NULL &&
+           grad_x.data != NULL && ctx->backend->partgrad != NULL &&
+           ctx->backend->partgrad_fits(ctx, args);
+}
+
 // Whether the host knows that each weight has a term.
 static bool names_all_weights(const spops_segments *segments)
 {
@@ -225,6 +242,7 @@ spops_status spops_segreduce_run_backward(spops_context *ctx, const spops_segmen
     const bool want_x = grad_x.data != NULL && grad_x.rows > 0 && grad_x.cols > 0;
     const bool want_w = grad_w.data != NULL && grad_w.rows > 0;
     spops_sumgrad_args walk;
+    spops_partgrad_args parted;
 
     if (!want_x && !want_w) return SPOPS_STATUS_OK;
     if (x.cols == 0) // only grad_w is left: sums over no column
@@ -235,6 +253,9 @@ spops_status spops_segreduce_run_backward(spops_context *ctx, const spops_segmen
             SPOPS_TRY(ctx->backend->fill_zero(ctx, grad_w.data, spops_matrix_bytes(grad_w)));
         return ctx->backend->sumgrad(ctx, &walk);
     }
+    if (fill_partgrad(ctx, segments, reduce, grad_out, x, w, want_x ? grad_x : absent,
+                      want_w ? grad_w : absent, &parted))
+        return ctx->backend->partgrad(ctx, &parted);
     if (needs_states(reduce)) SPOPS_TRY(run_states(ctx, segments, reduce, x, w, scratch));
     if (want_x && reduce == SPOPS_REDUCE_SUM) // it is a sum itself: of rows of grad_out
         SPOPS_TRY(spops_segreduce_run_sum(ctx, &segments->by_row, grad_out, w, grad_x, scratch));

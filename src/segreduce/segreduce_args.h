@@ -68,6 +68,14 @@ typedef struct spops_sumgrad_args {
     uint32_t *tickets;
 } spops_sumgrad_args;
 
+// The gradient of a reduction with respect to rows, without weights, where every row is in one segment
+// at most: what seggrad gives, from the forward lists alone.
+typedef struct spops_partgrad_args {
+    const spops_lists *lists, *by_row; // of by_row the offsets: rows without a term get 0
+    spops_reduce reduce;               // built in
+    spops_matrix grad_out, x, grad;
+} spops_partgrad_args;
+
 // A registered reduction whose kernels are compiled, or freed.
 typedef struct spops_reduce_create_args {
     spops_custom_reduce *custom;
