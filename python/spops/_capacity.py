@@ -183,8 +183,9 @@ class _Filled(Relation):
         key = "linear" if reduce in ("sum", "mean") else "all", max(256, channels)
         if key not in self._plans:
             m = self.map
+            into = _candidates(self.kernel, False) if self.kind == "convolution" else m.num_taps
             ints = pool_ints(m.ints, *key, source=0, num_segments=m.max_out, max_terms=m.max_pairs, num_rows=m.max_in,
-                             most_pooled=m.num_taps, most_into=m.num_taps)  # fmt: skip
+                             most_pooled=m.num_taps, most_into=into)  # fmt: skip
             self._plans[key] = fill("pool_plan", ints, m.device, m)
         return self._plans[key]
 
