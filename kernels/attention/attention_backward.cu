@@ -261,10 +261,15 @@ template <class T> struct backward_call {
         f.norm = a.norms[side];
         f.epsilon = a.epsilon;
         f.weights = w.weights[side];
-        SPOPS_TRY(launch(
-            ctx, "attention_execute_backward: norm",
-            a.dim <= 128 ? attention_norm_finish_kernel<T, 4> : attention_norm_finish_kernel<T, 8>,
-            dim3((unsigned)attention_norm_blocks, (unsigned)f.heads), attention_pass_threads, f));
+        const bool by_two = (view.data == nullptr || f.to.wide) && a.dim % 2 == 0 &&
+                            a.rotary.pairs % 2 == 0 && is_aligned(f.from, 2 * (int)sizeof(T));
+        SPOPS_TRY(launch(ctx, "attention_execute_backward: norm",
+                         by_two ? (a.dim <= 128 ? attention_norm_finish_kernel<T, 2, 2>
+                                                : attention_norm_finish_kernel<T, 4, 2>)
+                                : (a.dim <= 128 ? attention_norm_finish_kernel<T, 4, 1>
+                                                : attention_norm_finish_kernel<T, 8, 1>),
+                         dim3((unsigned)attention_norm_blocks, (unsigned)f.heads),
+                         attention_pass_threads, f));
         if (args->grad_weights[side] == nullptr) return SPOPS_STATUS_OK;
         const bool own = f.norm.stride != 0; // a head has weights of its own
         attention_table_params t = {};

@@ -170,68 +170,70 @@ __global__ void __launch_bounds__(attention_pass_threads)
 // The same of rows that the norm has made. A warp has a row, of the head of its block; a block's share of
 // the gradient of the weights is the sum of those of its warps. A head whose gradient is 0 stays 0
 // whatever the row holds.
-template <class T, int PARTS>
+template <class T, int PARTS, int WIDTH>
 __global__ void __launch_bounds__(attention_pass_threads)
     attention_norm_finish_kernel(const __grid_constant__ attention_finish_params p)
 {
+    typedef attention_norm_lane<PARTS, WIDTH> lane_columns;
     constexpr int num_warps = attention_pass_threads / 32;
-    __shared__ float lines[num_warps][32 * PARTS];
+    __shared__ __align__(8) float lines[num_warps][32 * PARTS * WIDTH];
     const bool sums = p.offsets != nullptr;
     const int lane = (int)threadIdx.x % 32, warp = (int)threadIdx.x / 32, h = (int)blockIdx.y;
     const int num = sums ? p.num_rows : *p.num_entries;
     const int64_t cols = (int64_t)p.heads * p.group * p.dim;
-    float weight[PARTS] = {}, grad_weight[PARTS] = {};
-    load_norm_row(weight, p.norm.weights + h * p.norm.stride, p.dim, lane);
+    float weight[PARTS][WIDTH], grad_weight[PARTS][WIDTH] = {};
+    load_norm_weights(weight, p.norm.weights + h * p.norm.stride, p.dim, lane);
     for (int n = (int)blockIdx.x * num_warps + warp; n < num; n += (int)gridDim.x * num_warps) {
         const int64_t row = sums ? n : __ldg(p.rows + n);
         const int begin = sums ? __ldg(p.offsets + n) : n;
         const int end = sums ? __ldg(p.offsets + n + 1) : n + 1;
-        float g[PARTS] = {}, x[PARTS];
+        float g[PARTS][WIDTH] = {}, x[PARTS][WIDTH];
         for (int e = begin; e < end; ++e) {
             const int64_t at = (sums ? __ldg(p.entries + e) : e) * cols;
             for (int j = 0; j < p.group; ++j) {
                 load_norm_row(x, p.parts + at + (h * p.group + j) * p.dim, p.dim, lane);
 #pragma unroll
-                for (int i = 0; i < PARTS; ++i)
-                    g[i] += x[i];
+                for (int i = 0; i < PARTS * WIDTH; ++i)
+                    g[i / WIDTH][i % WIDTH] += x[i / WIDTH][i % WIDTH];
             }
         }
-        attention_norm_lane<PARTS> turned;
+        lane_columns turned;
         turned.find(p.rotary, p.coords, row, true, lane);
         turned.turn(g, lines[warp], lane);
         bool is_zero = true;
 #pragma unroll
-        for (int i = 0; i < PARTS; ++i)
-            is_zero = is_zero && g[i] == 0.0f;
-        float factor = 0.0f, slope[PARTS] = {};
+        for (int i = 0; i < PARTS * WIDTH; ++i)
+            is_zero = is_zero && g[i / WIDTH][i % WIDTH] == 0.0f;
+        float factor = 0.0f, slope[PARTS][WIDTH] = {};
         if (!__all_sync(~0u, is_zero)) {
             load_norm_row(x, reinterpret_cast<const T *>(p.from.of_head(h) + row * p.from.row),
                           p.dim, lane);
             factor = norm_factor(x, p.dim, p.epsilon);
             float sum = 0.0f;
 #pragma unroll
-            for (int i = 0; i < PARTS; ++i) {
-                x[i] *= factor;
-                grad_weight[i] += g[i] * x[i];
-                slope[i] = g[i] * weight[i];
-                sum += slope[i] * x[i];
+            for (int i = 0; i < PARTS * WIDTH; ++i) {
+                const int a = i / WIDTH, w = i % WIDTH;
+                x[a][w] *= factor;
+                grad_weight[a][w] += g[a][w] * x[a][w];
+                slope[a][w] = g[a][w] * weight[a][w];
+                sum += slope[a][w] * x[a][w];
             }
             sum = sum_of_warp(sum) / (float)p.dim;
 #pragma unroll
-            for (int i = 0; i < PARTS; ++i)
-                slope[i] = factor * (slope[i] - x[i] * sum);
+            for (int i = 0; i < PARTS * WIDTH; ++i) {
+                const int a = i / WIDTH, w = i % WIDTH;
+                slope[a][w] = factor * (slope[a][w] - x[a][w] * sum);
+            }
         }
 #pragma unroll
-        for (int i = 0; i < PARTS; ++i) {
-            const float one[1] = {slope[i]};
-            if (p.to.data != nullptr && lane + 32 * i < p.dim)
-                store_result<T>(p.to, row, h, lane + 32 * i, one);
-        }
+        for (int i = 0; i < PARTS; ++i)
+            if (p.to.data != nullptr && lane_columns::column(i, lane) < p.dim)
+                store_result<T>(p.to, row, h, lane_columns::column(i, lane), slope[i]);
     }
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < PARTS; ++i)
-        lines[warp][lane + 32 * i] = grad_weight[i];
+        store_columns(lines[warp] + lane_columns::column(i, lane), grad_weight[i]);
     __syncthreads();
     for (int c = (int)threadIdx.x; c < p.dim; c += attention_pass_threads) {
         float sum = 0.0f;

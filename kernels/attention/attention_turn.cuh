@@ -163,11 +163,17 @@ __global__ void __launch_bounds__(attention_turn_threads)
 
 // ---- With a norm --------------------------------------------------------------------------------
 
-// Columns of a head that a lane has: lane + 32 i. Those that turn do so with another column, of the same
-// axis, which comes through a line in shared memory: column c becomes x[c] cosine + x[other] sine.
-template <int PARTS> struct attention_norm_lane {
-    int other[PARTS];
-    float sine[PARTS], cosine[PARTS];
+// Columns of a head that a lane has: WIDTH from (lane + 32 i) WIDTH on, PARTS times. Those that turn do
+// so with others of the same axis, which come through a line in shared memory: column c becomes
+// x[c] cosine + x[other] sine. WIDTH divides dim and the pairs of an axis.
+template <int PARTS, int WIDTH> struct attention_norm_lane {
+    int other[PARTS]; // of the first column of a part
+    float sine[PARTS][WIDTH], cosine[PARTS][WIDTH];
+
+    __device__ __forceinline__ static int column(int i, int lane)
+    {
+        return (lane + 32 * i) * WIDTH;
+    }
 
     // back: the other way round.
     __device__ __forceinline__ void find(const spops_attention_rotary_args &rotary,
@@ -176,31 +182,37 @@ template <int PARTS> struct attention_norm_lane {
     {
 #pragma unroll
         for (int i = 0; i < PARTS; ++i) {
-            const int c = lane + 32 * i, pairs = rotary.pairs;
+            const int c = column(i, lane), pairs = rotary.pairs;
             other[i] = c;
-            sine[i] = 0.0f;
-            cosine[i] = 1.0f;
             if (c >= 6 * pairs) continue;
             const int axis = c / (2 * pairs), at = c - axis * 2 * pairs;
             const bool upper = at >= pairs;
             other[i] = upper ? c - pairs : c + pairs;
-            sincosf(__fmul_rn(coords.of(row, axis), rotary.frequencies[upper ? at - pairs : at]),
-                    &sine[i], &cosine[i]);
-            if (upper == back) sine[i] = -sine[i];
+            const float coord = coords.of(row, axis);
+#pragma unroll
+            for (int w = 0; w < WIDTH; ++w) {
+                const float frequency = rotary.frequencies[(upper ? at - pairs : at) + w];
+                sincosf(__fmul_rn(coord, frequency), &sine[i][w], &cosine[i][w]);
+                if (upper == back) sine[i][w] = -sine[i][w];
+            }
         }
     }
 
     // x is turned; `line` is the warp's own, with a number for each column.
-    __device__ __forceinline__ void turn(float (&x)[PARTS], float *line, int lane) const
+    __device__ __forceinline__ void turn(float (&x)[PARTS][WIDTH], float *line, int lane) const
     {
         __syncwarp(); // the line has been read
 #pragma unroll
         for (int i = 0; i < PARTS; ++i)
-            line[lane + 32 * i] = x[i];
+            store_columns(line + column(i, lane), x[i]);
         __syncwarp();
 #pragma unroll
-        for (int i = 0; i < PARTS; ++i)
-            if (other[i] != lane + 32 * i) x[i] = x[i] * cosine[i] + line[other[i]] * sine[i];
+        for (int i = 0; i < PARTS; ++i) {
+            if (other[i] == column(i, lane)) continue;
+#pragma unroll
+            for (int w = 0; w < WIDTH; ++w)
+                x[i][w] = x[i][w] * cosine[i][w] + line[other[i] + w] * sine[i][w];
+        }
     }
 };
 
@@ -213,34 +225,54 @@ __device__ __forceinline__ float sum_of_warp(float x)
 }
 
 // A head of a row: columns from dim on are zeros.
-template <class T, int PARTS>
-__device__ __forceinline__ void load_norm_row(float (&x)[PARTS], const T *from, int dim, int lane)
+template <class T, int PARTS, int WIDTH>
+__device__ __forceinline__ void load_norm_row(float (&x)[PARTS][WIDTH], const T *from, int dim,
+                                              int lane)
 {
 #pragma unroll
     for (int i = 0; i < PARTS; ++i) {
-        float one[1] = {0.0f};
-        if (lane + 32 * i < dim) load_columns(one, from + lane + 32 * i);
-        x[i] = one[0];
+        const int c = attention_norm_lane<PARTS, WIDTH>::column(i, lane);
+#pragma unroll
+        for (int w = 0; w < WIDTH; ++w)
+            x[i][w] = 0.0f;
+        if (c < dim) load_columns(x[i], from + c);
     }
 }
 
+// The weights of a head, which may lie anywhere.
+template <int PARTS, int WIDTH>
+__device__ __forceinline__ void load_norm_weights(float (&x)[PARTS][WIDTH], const float *from,
+                                                  int dim, int lane)
+{
+#pragma unroll
+    for (int i = 0; i < PARTS; ++i)
+#pragma unroll
+        for (int w = 0; w < WIDTH; ++w) {
+            const int c = attention_norm_lane<PARTS, WIDTH>::column(i, lane) + w;
+            x[i][w] = c < dim ? __ldg(from + c) : 0.0f;
+        }
+}
+
 // What the norm multiplies a row with, besides weights.
-template <int PARTS>
-__device__ __forceinline__ float norm_factor(const float (&x)[PARTS], int dim, float epsilon)
+template <int PARTS, int WIDTH>
+__device__ __forceinline__ float norm_factor(const float (&x)[PARTS][WIDTH], int dim, float epsilon)
 {
     float squares = 0.0f;
 #pragma unroll
     for (int i = 0; i < PARTS; ++i)
-        squares = fmaf(x[i], x[i], squares);
+#pragma unroll
+        for (int w = 0; w < WIDTH; ++w)
+            squares = fmaf(x[i][w], x[i][w], squares);
     return 1.0f / sqrtf(sum_of_warp(squares) / (float)dim + epsilon);
 }
 
 // Of all heads of a row; a warp has a row. grid.y: sides.
-template <class T, int PARTS>
+template <class T, int PARTS, int WIDTH>
 __global__ void __launch_bounds__(attention_turn_threads)
     attention_norm_kernel(const __grid_constant__ attention_turn_params p)
 {
-    __shared__ float lines[attention_turn_threads / 32][32 * PARTS];
+    typedef attention_norm_lane<PARTS, WIDTH> lane_columns;
+    __shared__ __align__(8) float lines[attention_turn_threads / 32][32 * PARTS * WIDTH];
     const attention_turn_side &side = p.sides[blockIdx.y];
     if (side.num_entries == nullptr) return;
     const int lane = (int)threadIdx.x % 32, entries = *side.num_entries;
@@ -249,26 +281,30 @@ __global__ void __launch_bounds__(attention_turn_threads)
     for (int e = (int)(blockIdx.x * attention_turn_threads + threadIdx.x) / 32; e < entries;
          e += warps) {
         const int64_t row = __ldg(side.rows + e);
-        attention_norm_lane<PARTS> turned;
+        lane_columns turned;
         turned.find(p.rotary, side.coords, row, false, lane);
-#pragma unroll 2
+#pragma unroll 4
         for (int h = 0; h < side.heads; ++h) {
             const T *const from =
                 reinterpret_cast<const T *>(side.from.of_head(h) + row * side.from.row);
             T *const to = reinterpret_cast<T *>(side.to.of_head(h) + row * side.to.row);
-            float x[PARTS];
+            float x[PARTS][WIDTH];
             load_norm_row(x, from, p.dim, lane);
             if (side.norm.weights != nullptr) {
+                float weights[PARTS][WIDTH];
+                load_norm_weights(weights, side.norm.weights + h * side.norm.stride, p.dim, lane);
                 const float factor = norm_factor(x, p.dim, p.epsilon);
-                const float *const weights = side.norm.weights + h * side.norm.stride;
 #pragma unroll
                 for (int i = 0; i < PARTS; ++i)
-                    if (lane + 32 * i < p.dim) x[i] *= factor * __ldg(weights + lane + 32 * i);
+#pragma unroll
+                    for (int w = 0; w < WIDTH; ++w)
+                        x[i][w] *= factor * weights[i][w];
             }
             turned.turn(x, line, lane);
 #pragma unroll
             for (int i = 0; i < PARTS; ++i)
-                if (lane + 32 * i < p.to_dim) to[lane + 32 * i] = from_f32<T>(x[i]);
+                if (lane_columns::column(i, lane) < p.to_dim)
+                    store_columns(to + lane_columns::column(i, lane), x[i]);
         }
     }
 }
@@ -335,9 +371,12 @@ spops_status turn_rows(spops_context *ctx, const spops_attention_args *args,
                                 attention_turn_threads);
     grid.y = SPOPS_ATTENTION_NUM_TURNED;
     if (normed)
-        return launch(ctx, "attention: normalise rows",
-                      t.dim <= 128 ? attention_norm_kernel<T, 4> : attention_norm_kernel<T, 8>,
-                      grid, attention_turn_threads, t);
+        return launch(
+            ctx, "attention: normalise rows",
+            by_two
+                ? (t.dim <= 128 ? attention_norm_kernel<T, 2, 2> : attention_norm_kernel<T, 4, 2>)
+                : (t.dim <= 128 ? attention_norm_kernel<T, 4, 1> : attention_norm_kernel<T, 8, 1>),
+            grid, attention_turn_threads, t);
     return launch(ctx, "attention: turn rows",
                   by_two ? attention_turn_kernel<T, 2> : attention_turn_kernel<T, 1>, grid,
                   attention_turn_threads, t);
