@@ -387,7 +387,7 @@ __device__ __forceinline__ int32_t bits_above(const uint32_t *mask, int32_t word
     return count;
 }
 
-// A row's lists of its pairs, where a map has such.
+// What a row's pairs need besides the row.
 struct pair_lists {
     int64_t r;
     int32_t at; // in the row's list
@@ -396,6 +396,8 @@ struct pair_lists {
     __device__ __forceinline__ void put(const pairs_params &p, int32_t k, int32_t j,
                                         int32_t position)
     {
+        p.in_rows[position] = j;
+        p.out_rows[position] = (int32_t)r;
         if (p.out_offsets != nullptr) {
             p.out_row_taps[at] = make_int2(j, k);
             p.out_pair_ids[at] = position;
@@ -434,61 +436,11 @@ __device__ __forceinline__ void load_quads(const pairs_params &p, int64_t first_
     }
 }
 
-// What a block has in shared memory: its part of the table, then its pairs by tap.
-struct group_memory {
-    union {
-        int4 tiles[threads / 32][32 * quad_pitch];
-        struct {
-            int32_t in_rows[threads * 32];
-            uint8_t out_rows[threads * 32]; // of the group
-        } pairs;
-    };
-    int32_t counts[threads / 32][32]; // of a warp's rows, by tap
-    // Of a tap: where its pairs begin here, where they do among all, how many there are.
-    int32_t begins[32], starts[32], totals[32];
-};
-
-// Of tap 32 w + lane: where this warp's pairs begin, in the group (.x) and among all (.y).
-__device__ __forceinline__ int2 place_taps(const pairs_params &p, int32_t w, int64_t group,
-                                           group_memory *m)
-{
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int32_t k = 32 * w + lane;
-    const int32_t start = k < p.num_taps ? p.starts[k * p.num_groups + group] : 0;
-    int32_t before = 0, total = 0;
-#pragma unroll
-    for (int v = 0; v < threads / 32; ++v) {
-        if (v == warp) before = total;
-        total += m->counts[v][lane];
-    }
-    const int32_t begin = spops::warp_scan(total) - total;
-    if (warp == 0) {
-        m->begins[lane] = begin;
-        m->starts[lane] = start;
-        m->totals[lane] = total;
-    }
-    return make_int2(begin + before, start + before);
-}
-
-// The pairs of a group, which lie by tap in shared memory, to their places: whole lines of memory.
-__device__ __forceinline__ void write_pairs(const pairs_params &p, int64_t first_row, int32_t taps,
-                                            const group_memory &m)
-{
-    const int lane = threadIdx.x % 32;
-    for (int tap = threadIdx.x / 32; tap < taps; tap += threads / 32) {
-        const int32_t begin = m.begins[tap], start = m.starts[tap], total = m.totals[tap];
-        for (int32_t i = lane - (start & 31); i < total; i += 32) {
-            if (i < 0) continue;
-            p.in_rows[start + i] = m.pairs.in_rows[begin + i];
-            p.out_rows[start + i] = (int32_t)(first_row + m.pairs.out_rows[begin + i]);
-        }
-    }
-}
-
-// A block takes its rows tap by tap: within a tap, pairs are by ascending row.
+// A warp takes 32 rows tap by tap: within a tap, pairs are by ascending row.
 __global__ void __launch_bounds__(threads) put_pairs(const __grid_constant__ pairs_params p)
 {
-    __shared__ group_memory m;
+    __shared__ int4 tiles[threads / 32][32 * quad_pitch];
+    __shared__ int32_t counts[threads / 32][32];
     spops::grid_dependency_wait();
     spops::grid_launch_dependents();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -499,43 +451,35 @@ __global__ void __launch_bounds__(threads) put_pairs(const __grid_constant__ pai
     if (group >= p.num_groups || p.state->num_pairs > p.max_pairs) return;
     const int64_t n = p.state->num_out, r = group * threads + threadIdx.x;
     const int32_t rows_here = (int32_t)max((int64_t)0, min((int64_t)32, n - (r - lane)));
-    const bool used = r < n, listed = p.out_offsets != nullptr || p.in_offsets != nullptr;
+    const bool used = r < n;
+    int4 *const tile = tiles[warp];
     pair_lists lists = {r, used && p.out_offsets != nullptr ? p.out_offsets[r] : 0};
     for (int32_t w = 0; w < p.mask_words; ++w) {
         const int32_t quads = min(word_quads, p.table_stride / 4 - word_quads * w);
-        int4 element[word_quads];
         uint32_t mask;
-        load_quads(p, r - lane, rows_here, word_quads * w, quads, m.tiles[warp]);
+        load_quads(p, r - lane, rows_here, word_quads * w, quads, tile);
         const uint32_t rows = rows_of_tap(p, r, used, w, &mask);
-        m.counts[warp][lane] = __popc(rows);
+        counts[warp][lane] = __popc(rows);
         __syncthreads();
-        const int2 place = place_taps(p, w, group, &m);
-#pragma unroll
-        for (int q = 0; q < word_quads; ++q)
-            if (q < quads) element[q] = m.tiles[warp][lane * quad_pitch + q];
-        __syncthreads();
-#pragma unroll
-        for (int q = 0; q < word_quads; ++q) {
-            if (q >= quads) break;
-            const int32_t inputs[4] = {element[q].x, element[q].y, element[q].z, element[q].w};
+        // Of tap 32 w + lane: where this warp's pairs begin.
+        int32_t start =
+            32 * w + lane < p.num_taps ? p.starts[(32 * w + lane) * p.num_groups + group] : 0;
+        for (int v = 0; v < warp; ++v)
+            start += counts[v][lane];
+        for (int32_t q = 0; q < quads; ++q) {
+            const int4 quad = tile[lane * quad_pitch + q];
+            const int32_t inputs[4] = {quad.x, quad.y, quad.z, quad.w};
 #pragma unroll
             for (int i = 0; i < 4; ++i) { // elements after the last tap are in no mask
                 const int bit = 4 * q + i;
-                const int32_t earlier = __popc(__shfl_sync(~0u, rows, bit) & ((1u << lane) - 1));
-                const int32_t at = __shfl_sync(~0u, place.x, bit) + earlier;
-                const int32_t position = listed ? __shfl_sync(~0u, place.y, bit) + earlier : 0;
-                if ((mask >> bit & 1) == 0) continue;
-                m.pairs.in_rows[at] = inputs[i];
-                m.pairs.out_rows[at] = (uint8_t)threadIdx.x;
-                if (listed) lists.put(p, 32 * w + bit, inputs[i], position);
+                const uint32_t earlier = __shfl_sync(~0u, rows, bit) & ((1u << lane) - 1);
+                const int32_t position = __shfl_sync(~0u, start, bit) + __popc(earlier);
+                if (mask >> bit & 1) lists.put(p, 32 * w + bit, inputs[i], position);
             }
         }
         __syncthreads();
-        write_pairs(p, group * threads, min(32, p.num_taps - 32 * w), m);
-        __syncthreads();
     }
 }
-static_assert(threads <= 256, "rows of a group are numbered in bytes");
 
 spops_status scan_rows(spops_context *ctx, const spops_map_arrays *map, const spops_map_side *side,
                        const uint32_t *masks, const pairs_workspace &ws)
