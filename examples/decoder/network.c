@@ -123,11 +123,17 @@ int64_t layer_num_weights(const layer *l)
     return l->kind == LAYER_NORM ? 0 : l->kind == LAYER_CONV ? TAPS * n : n;
 }
 
+int layer_file_outputs(const network *net, int i)
+{
+    return i + 1 == net->num_layers ? FILE_OUTPUTS : net->layers[i].out;
+}
+
 void network_draw(const network *net, int i, float *weights, float *first, float *second)
 {
     const layer *l = &net->layers[i];
     const int64_t n = layer_num_weights(l);
     const uint64_t seed = (uint64_t)(i + 1) << 40;
+    const int outputs = layer_file_outputs(net, i);
 
     if (l->kind == LAYER_REPEAT) {
         for (int64_t j = 0; j < n; ++j)
@@ -135,8 +141,11 @@ void network_draw(const network *net, int i, float *weights, float *first, float
         return;
     }
     for (int64_t j = 0; j < n; ++j)
-        weights[j] = drawn_number(seed + (uint64_t)j, -l->spread, l->spread);
-    for (int o = 0; o < l->out; ++o) {
+        weights[j] =
+            j % l->out < outputs ? drawn_number(seed + (uint64_t)j, -l->spread, l->spread) : 0;
+    for (int o = 0; o < l->out; ++o)
+        first[o] = 0;
+    for (int o = 0; o < outputs; ++o) {
         const float a = drawn_number(seed + (1u << 30) + (uint64_t)o, -0.1f, 0.1f);
         const float b = drawn_number(seed + (1u << 31) + (uint64_t)o, -0.1f, 0.1f);
         first[o] = l->kind == LAYER_NORM ? 1 + 2 * a : a;

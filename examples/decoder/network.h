@@ -13,7 +13,8 @@ enum {
     LEVELS = 5,
     LATENT_CHANNELS = 32,
     OUTPUT_CHANNELS = 8, /* three of a vertex, three of edges, one of a diagonal; and one more, for
-                            rows of 16 bytes */
+                            rows of 16 bytes, which no file has: its parameters are 0 */
+    FILE_OUTPUTS = 7,
     CHILDREN = 8,
     TAPS = 27,
     MAX_LAYERS = 192,
@@ -74,6 +75,9 @@ int network_create(network *net, double width);
 
 /* Elements of a layer's weights, 0 for a norm. */
 int64_t layer_num_weights(const layer *l);
+
+/* Channels of layer i's output that have parameters in a file; those of the others are 0. */
+int layer_file_outputs(const network *net, int i);
 
 /* The weights of layer i, and its vectors: gamma and beta of a norm, a bias in the first, NULL where
    there is none. The same numbers on every run. */

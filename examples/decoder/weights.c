@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_HEADER = 16 << 20, FILE_OUTPUTS = 7 };
+enum { MAX_HEADER = 16 << 20 };
 
 static int refuse(const weights_file *f, const char *name, const char *why)
 {
@@ -96,11 +96,6 @@ static int read_tensor(const device *d, const weights_file *f, const char *name,
     return failed ? refuse(f, name, "cannot be read") : 0;
 }
 
-static int outputs_in_file(const network *net, int i)
-{
-    return i + 1 == net->num_layers ? FILE_OUTPUTS : net->layers[i].out;
-}
-
 /* Element (tap, c, o) of a layer in its file. */
 static size_t place_in_file(const layer *l, int tap, int c, int o)
 {
@@ -118,7 +113,7 @@ int weights_read(const device *d, const weights_file *f, const network *net, int
                  float *first, float *second)
 {
     const layer *l = &net->layers[i];
-    const int out = outputs_in_file(net, i), taps = num_taps(l);
+    const int out = layer_file_outputs(net, i), taps = num_taps(l);
     const int64_t n = (int64_t)taps * l->in * out;
     char weight[64], bias[64];
     float *theirs;
@@ -161,7 +156,7 @@ static void write_header(FILE *file, const network *net)
     int64_t at = 0;
     for (int i = 0; i < net->num_layers; ++i) {
         const layer *l = &net->layers[i];
-        const int out = outputs_in_file(net, i);
+        const int out = layer_file_outputs(net, i);
         char shape[64], vector[16];
         if (l->kind == LAYER_REPEAT) continue;
         snprintf(vector, sizeof vector, "%d", out);
@@ -179,7 +174,7 @@ static void write_header(FILE *file, const network *net)
 static int write_layer(FILE *file, const network *net, int i)
 {
     const layer *l = &net->layers[i];
-    const size_t n = (size_t)layer_num_weights(l), out = (size_t)outputs_in_file(net, i);
+    const size_t n = (size_t)layer_num_weights(l), out = (size_t)layer_file_outputs(net, i);
     float *values = (float *)malloc((2 * n + 2 * (size_t)l->out) * sizeof *values);
     float *theirs = values + n, *first = theirs + n, *second = first + l->out, *from = values;
     int failed = values == NULL;

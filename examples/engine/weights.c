@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_HEADER = 16 << 20, FILE_OUTPUTS = 7 };
+enum { MAX_HEADER = 16 << 20 };
 
 static int refuse(const weights_file *f, const char *name, const char *why)
 {
@@ -97,11 +97,6 @@ static int read_tensor(graph *host, const weights_file *f, const char *name, int
     return failed ? refuse(f, name, "cannot be read") : 0;
 }
 
-static int outputs_in_file(const network *net, int i)
-{
-    return i + 1 == net->num_layers ? FILE_OUTPUTS : net->layers[i].out;
-}
-
 /* Element (tap, c, o) of a layer in its file. */
 static size_t place_in_file(const layer *l, int tap, int c, int o)
 {
@@ -119,7 +114,7 @@ int weights_read(graph *host, const weights_file *f, const network *net, int i, 
                  float *first, float *second)
 {
     const layer *l = &net->layers[i];
-    const int out = outputs_in_file(net, i), taps = num_taps(l);
+    const int out = layer_file_outputs(net, i), taps = num_taps(l);
     const int64_t n = (int64_t)taps * l->in * out;
     char weight[64], bias[64];
     float *theirs;
