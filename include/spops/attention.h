@@ -95,8 +95,8 @@ SPOPS_DEFINE_DEFAULT(spops_attention_options)
  *     lse[i]  = log(sum over j of exp(s[i, j]))
  *     o[i]    = sum over j of exp(s[i, j] - lse[i]) v[j]
  *
- * with q and k normalised, and then rotated by the rotary embedding. A query without keys, and a row that is no query,
- * get o = 0 and lse = -infinity.
+ * with q and k normalised, and then rotated by the rotary embedding. A query without keys, and a row that
+ * is no query, get o = 0 and lse = -infinity.
  *
  * patches   Which rows. num_rows is their number in q, o and lse, num_key_rows in k and v.
  * q         [num_rows, heads * dim], f32 f16 bf16, on the CPU f64; dim is 1 to 256.
