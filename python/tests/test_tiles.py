@@ -19,6 +19,7 @@ import spops
 import spops.functional as F
 import spops.nn as snn
 from spops.tiles import Failed, Grid, Job, Segment, run
+from spops.tiles._run import runtime_env
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "python"
 
@@ -418,7 +419,7 @@ def test_ray(scan, tmp_path, device):
     keys = keys.tiles()
     here = str(Path(__file__).parent)
     path = os.pathsep.join([here, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env={"env_vars": {"PYTHONPATH": path}})
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=runtime_env(env_vars={"PYTHONPATH": path}))
     try:
         make = DiesOnce(keys[len(keys) // 2], tmp_path / "died", always=keys[-1])
         with pytest.raises(Failed, match="1 parts failed\n.*its process ended each time"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import shlex
 import sys
 import time
 import traceback
@@ -175,6 +176,12 @@ def _read(job: Job, row: dict) -> dict:
         return {"key": row["item"], "tile": b""}
 
 
+def runtime_env(**others: object) -> dict:
+    """What Ray's workers start in. Ray hands the path of Python to a shell as it is, spaces too, and then waits for its workers for good."""
+    quoted = {"py_executable": shlex.quote(sys.executable)} if shlex.quote(sys.executable) != sys.executable else {}
+    return {**quoted, **others}
+
+
 def _run_ray(
     job: Job, make: Callable[[], Callable], retries: int, show: bool, failed: dict, workers: int, cpus: float, gpus: float, readers: int,
     memory_bytes: int | None,
@@ -183,7 +190,7 @@ def _run_ray(
     import ray.data
 
     if not ray.is_initialized():
-        ray.init(include_dashboard=False, log_to_driver=False)
+        ray.init(include_dashboard=False, log_to_driver=False, runtime_env=runtime_env())
     logging.getLogger("ray.data").setLevel(logging.WARNING)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
