@@ -12,7 +12,7 @@ from test_jax import platform  # noqa: E402, F401
 import spops.functional as F  # noqa: E402
 from spops import _library  # noqa: E402
 
-lib = _library.c
+lib = c.CDLL(_library.path)  # its functions have argument types of their own
 LEAKY = {"kind": "leaky_relu", "activation_slope": 0.25}
 DTYPES = [np.float32, np.float16]
 
