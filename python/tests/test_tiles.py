@@ -421,6 +421,10 @@ def test_ray(scan, tmp_path, device):
     path = os.pathsep.join([here, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
     ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=runtime_env(env_vars={"PYTHONPATH": path}))
     try:
+        try:
+            ray.get(ray.remote(lambda: None).remote(), timeout=90)
+        except ray.exceptions.GetTimeoutError:
+            pytest.skip("Ray's workers do not start here")
         make = DiesOnce(keys[len(keys) // 2], tmp_path / "died", always=keys[-1])
         with pytest.raises(Failed, match="1 parts failed\n.*its process ended each time"):
             run(job, make, "ray", workers=2, show=False, retries=1)
