@@ -7,7 +7,7 @@
  *     engine/spops_nodes.h, .c    operators as nodes: what an engine copies
  *     engine/graph.h, .c          tensors, nodes, the arena
  *     engine/decoder_nodes.h, .c  the decoder as a list of nodes
- *     engine/weights.h, .c        parameters in a file
+ *     decoder/weights.h, .c       parameters in a file
  *     engine.c                    what is run and printed
  */
 #define _POSIX_C_SOURCE 200112L

@@ -259,6 +259,13 @@ static int upload_vector(engine *e, const float *values, int n, float **to)
     return *to == NULL || device_upload(e->d, *to, values, (size_t)n * sizeof *values);
 }
 
+static int convert_weights(void *user, spops_dtype dtype, const void *stored, float *values,
+                           int64_t num)
+{
+    const engine *e = (const engine *)user;
+    return device_convert(e->d, dtype, stored, SPOPS_DTYPE_F32, values, (size_t)num);
+}
+
 static int upload_layer(engine *e, int i)
 {
     const layer *l = &e->net->layers[i];
@@ -271,8 +278,8 @@ static int upload_layer(engine *e, int i)
         if (e->o.weights == NULL || l->kind == LAYER_REPEAT)
             network_draw(e->net, i, values, values + n, values + n + out);
         else
-            failed =
-                weights_read(e->d, e->o.weights, e->net, i, values, values + n, values + n + out);
+            failed = weights_read(convert_weights, e, e->o.weights, e->net, i, values, values + n,
+                                  values + n + out);
         if (l->kind != LAYER_NORM && !failed) {
             e->weights[i] = device_alloc(e->d, n * element_bytes(e));
             failed = e->weights[i] == NULL ||

@@ -62,8 +62,8 @@ static const char *value_of(const char *object, const char *end, const char *key
 }
 
 /* `expected` numbers of a tensor as f32. */
-static int read_tensor(const device *d, const weights_file *f, const char *name, int64_t expected,
-                       float *values)
+static int read_tensor(weights_convert convert, void *user, const weights_file *f, const char *name,
+                       int64_t expected, float *values)
 {
     static const struct {
         const char *name;
@@ -88,10 +88,9 @@ static int read_tensor(const device *d, const weights_file *f, const char *name,
     bytes = expected * (int64_t)spops_dtype_bytes(dtypes[k].dtype);
     if (last - first != bytes) return refuse(f, name, "has another number of elements");
     as_stored = malloc((size_t)bytes + 1);
-    failed =
-        as_stored == NULL || fseek(f->file, (long)(f->data_at + first), SEEK_SET) != 0 ||
-        fread(as_stored, 1, (size_t)bytes, f->file) != (size_t)bytes ||
-        device_convert(d, dtypes[k].dtype, as_stored, SPOPS_DTYPE_F32, values, (size_t)expected);
+    failed = as_stored == NULL || fseek(f->file, (long)(f->data_at + first), SEEK_SET) != 0 ||
+             fread(as_stored, 1, (size_t)bytes, f->file) != (size_t)bytes ||
+             convert(user, dtypes[k].dtype, as_stored, values, expected);
     free(as_stored);
     return failed ? refuse(f, name, "cannot be read") : 0;
 }
@@ -109,8 +108,8 @@ static int num_taps(const layer *l)
     return l->kind == LAYER_CONV ? TAPS : 1;
 }
 
-int weights_read(const device *d, const weights_file *f, const network *net, int i, float *weights,
-                 float *first, float *second)
+int weights_read(weights_convert convert, void *user, const weights_file *f, const network *net,
+                 int i, float *weights, float *first, float *second)
 {
     const layer *l = &net->layers[i];
     const int out = layer_file_outputs(net, i), taps = num_taps(l);
@@ -121,12 +120,13 @@ int weights_read(const device *d, const weights_file *f, const network *net, int
     snprintf(weight, sizeof weight, "%s.weight", l->name);
     snprintf(bias, sizeof bias, "%s.bias", l->name);
     if (l->kind == LAYER_NORM)
-        return read_tensor(d, f, weight, l->out, first) || read_tensor(d, f, bias, l->out, second);
+        return read_tensor(convert, user, f, weight, l->out, first) ||
+               read_tensor(convert, user, f, bias, l->out, second);
     for (int o = 0; o < l->out; ++o)
         first[o] = 0;
     theirs = (float *)malloc((size_t)n * sizeof *theirs);
-    if (theirs == NULL || read_tensor(d, f, bias, out, first) ||
-        read_tensor(d, f, weight, n, theirs)) {
+    if (theirs == NULL || read_tensor(convert, user, f, bias, out, first) ||
+        read_tensor(convert, user, f, weight, n, theirs)) {
         free(theirs);
         return 1;
     }

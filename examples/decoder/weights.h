@@ -11,7 +11,7 @@
 #define DECODER_WEIGHTS_H
 
 #include "decoder/network.h"
-#include "networks/device.h"
+#include "spops/types.h"
 
 #include <stdio.h>
 
@@ -26,9 +26,13 @@ typedef struct weights_file {
 int weights_open(weights_file *f, const char *path);
 void weights_close(weights_file *f);
 
+/* num numbers as they are stored, of a dtype, to f32; 0 for success. */
+typedef int (*weights_convert)(void *user, spops_dtype dtype, const void *stored, float *values,
+                               int64_t num);
+
 /* Layer i as network_draw gives it. The last layer of a file has seven outputs; the eighth is 0. */
-int weights_read(const device *d, const weights_file *f, const network *net, int i, float *weights,
-                 float *first, float *second);
+int weights_read(weights_convert convert, void *user, const weights_file *f, const network *net,
+                 int i, float *weights, float *first, float *second);
 
 /* Drawn parameters of all layers in f32. */
 int weights_write(const char *path, const network *net);

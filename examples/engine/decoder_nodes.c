@@ -284,6 +284,12 @@ int decoder_convert(graph *host, const char *from, const void *x, const char *to
     return 1;
 }
 
+static int convert_weights(void *host, spops_dtype dtype, const void *stored, float *values,
+                           int64_t num)
+{
+    return decoder_convert((graph *)host, spops_dtype_name(dtype), stored, "f32", values, num);
+}
+
 static int upload_layer(graph *g, graph *host, const network *net, int i, const weights_file *file,
                         const decoder_tensors *t)
 {
@@ -296,7 +302,8 @@ static int upload_layer(graph *g, graph *host, const network *net, int i, const 
     if (!failed && (file == NULL || l->kind == LAYER_REPEAT))
         network_draw(net, i, values, values + n, values + n + out);
     else if (!failed)
-        failed = weights_read(host, file, net, i, values, values + n, values + n + out);
+        failed =
+            weights_read(convert_weights, host, file, net, i, values, values + n, values + n + out);
     if (t->weights[i] != NULL && !failed) {
         const int f16 = t->weights[i]->t.dtype == SPOPS_NODES_F16;
         failed = decoder_convert(host, "f32", values, f16 ? "f16" : "f32", narrow, (int64_t)n) ||

@@ -5,7 +5,7 @@
 
 #include "decoder/network.h"
 #include "engine/graph.h"
-#include "engine/weights.h"
+#include "decoder/weights.h"
 
 typedef struct decoder_options {
     int f16, given; /* given: children come with the frame; else logits above 0 are kept */
