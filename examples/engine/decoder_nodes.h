@@ -4,8 +4,8 @@
 #define ENGINE_DECODER_NODES_H
 
 #include "decoder/network.h"
-#include "engine/graph.h"
 #include "decoder/weights.h"
+#include "engine/graph.h"
 
 typedef struct decoder_options {
     int f16, given; /* given: children come with the frame; else logits above 0 are kept */
