@@ -243,23 +243,32 @@ __global__ void __launch_bounds__(threads)
 
 // ---- Layer norm: a warp has 32 / lanes rows beside each other -----------------------------------
 
-// The row of this thread among those that its warp has at a time.
-__device__ __forceinline__ int64_t row_of_warp(const norm_params &p)
-{
-    return threadIdx.x % 32 / p.lanes;
-}
-__device__ __forceinline__ int64_t rows_at_once(const norm_params &p)
-{
-    return 32 / p.lanes;
-}
+// The rows of a thread: one of the 32 / lanes that its warp has at a time. WHOLE: a row has a warp, which
+// the compiler knows.
+template <bool WHOLE> struct row_walk {
+    int lanes, together;
+    int64_t first, step;
+    __device__ __forceinline__ row_walk(const norm_params &p)
+        : lanes(WHOLE ? 32 : p.lanes), together(WHOLE ? 1 : 32 / p.lanes)
+    {
+        first = ((int64_t)blockIdx.x * threads + threadIdx.x) / 32 * together +
+                (WHOLE ? 0 : threadIdx.x % 32 / lanes);
+        step = (int64_t)gridDim.x * (threads / 32) * together;
+    }
+    // Does the first row of the warp that has row r count?
+    __device__ __forceinline__ bool goes_on(int64_t r, int64_t n) const
+    {
+        return WHOLE ? r < n : r - threadIdx.x % 32 / lanes < n;
+    }
+};
 
 // The pieces of a row that a lane has, one after the other; none of a row after those that count, whose
 // lanes take part in sums alone.
 template <int VEC> struct row_pieces {
     int64_t col, step;
     bool counts;
-    __device__ __forceinline__ row_pieces(const norm_params &p, bool counts)
-        : col(threadIdx.x % p.lanes * VEC), step((int64_t)p.lanes * VEC), counts(counts)
+    __device__ __forceinline__ row_pieces(int lanes, bool counts)
+        : col(threadIdx.x % lanes * VEC), step((int64_t)lanes * VEC), counts(counts)
     {
     }
     __device__ __forceinline__ bool there(const norm_params &p) const
@@ -275,20 +284,20 @@ template <int VEC> struct row_pieces {
 };
 
 // The sum over the lanes of a row; every lane has it.
-__device__ __forceinline__ float row_sum(const norm_params &p, float value)
+__device__ __forceinline__ float row_sum(int lanes, float value)
 {
-    for (int offset = p.lanes / 2; offset > 0; offset /= 2)
+    for (int offset = lanes / 2; offset > 0; offset /= 2)
         value += __shfl_xor_sync(0xffffffffu, value, offset);
     return value;
 }
 
 // Mean and 1 / sqrt(variance + epsilon) of a row; every lane has them.
 template <class T, int VEC>
-__device__ __forceinline__ void row_statistics(const norm_params &p, int64_t r, bool counts,
-                                               float &mean, float &rstd)
+__device__ __forceinline__ void row_statistics(const norm_params &p, int lanes, int64_t r,
+                                               bool counts, float &mean, float &rstd)
 {
     float sum = 0.0f, squares = 0.0f;
-    for (row_pieces<VEC> piece(p, counts && !p.is_rms); piece.there(p); piece.next()) {
+    for (row_pieces<VEC> piece(lanes, counts && !p.is_rms); piece.there(p); piece.next()) {
         const place at = piece.at(p);
         float v[VEC];
         load_values<T, VEC>(p.x, r * p.x_stride + at.col, at.n, v);
@@ -296,8 +305,8 @@ __device__ __forceinline__ void row_statistics(const norm_params &p, int64_t r, 
         for (int j = 0; j < VEC; ++j)
             if (j < at.n) sum += v[j];
     }
-    mean = row_sum(p, sum) / (float)p.cols;
-    for (row_pieces<VEC> piece(p, counts); piece.there(p); piece.next()) {
+    mean = row_sum(lanes, sum) / (float)p.cols;
+    for (row_pieces<VEC> piece(lanes, counts); piece.there(p); piece.next()) {
         const place at = piece.at(p);
         float v[VEC];
         load_values<T, VEC>(p.x, r * p.x_stride + at.col, at.n, v);
@@ -305,21 +314,20 @@ __device__ __forceinline__ void row_statistics(const norm_params &p, int64_t r, 
         for (int j = 0; j < VEC; ++j)
             if (j < at.n) squares += (v[j] - mean) * (v[j] - mean);
     }
-    rstd = 1.0f / sqrtf(row_sum(p, squares) / (float)p.cols + p.epsilon);
+    rstd = 1.0f / sqrtf(row_sum(lanes, squares) / (float)p.cols + p.epsilon);
 }
 
-template <bool ANY, class T, int VEC>
+template <bool WHOLE, bool ANY, class T, int VEC>
 __global__ void __launch_bounds__(threads) row_forward_kernel(const __grid_constant__ norm_params p)
 {
-    const int64_t n = rows_of(p), together = rows_at_once(p);
-    const int64_t step = (int64_t)gridDim.x * (threads / 32) * together;
-    const int64_t first = ((int64_t)blockIdx.x * threads + threadIdx.x) / 32 * together;
-    for (int64_t begin = first; begin < n; begin += step) {
-        const int64_t r = begin + row_of_warp(p);
-        const bool counts = r < n;
+    const int64_t n = rows_of(p);
+    const row_walk<WHOLE> rows(p);
+    const int lanes = rows.lanes;
+    for (int64_t r = rows.first; rows.goes_on(r, n); r += rows.step) {
+        const bool counts = WHOLE || r < n;
         float mean, rstd;
-        row_statistics<T, VEC>(p, r, counts, mean, rstd);
-        for (row_pieces<VEC> piece(p, counts); piece.there(p); piece.next()) {
+        row_statistics<T, VEC>(p, lanes, r, counts, mean, rstd);
+        for (row_pieces<VEC> piece(lanes, counts); piece.there(p); piece.next()) {
             const place at = piece.at(p);
             column_params<VEC> s;
             float v[VEC];
@@ -335,40 +343,38 @@ __global__ void __launch_bounds__(threads) row_forward_kernel(const __grid_const
     }
 }
 
-template <class T, int VEC>
+template <bool WHOLE, class T, int VEC>
 __global__ void __launch_bounds__(threads)
     row_statistics_kernel(const __grid_constant__ norm_params p)
 {
-    const int64_t n = rows_of(p), together = rows_at_once(p);
-    const int64_t step = (int64_t)gridDim.x * (threads / 32) * together;
-    const int64_t first = ((int64_t)blockIdx.x * threads + threadIdx.x) / 32 * together;
-    for (int64_t begin = first; begin < n; begin += step) {
-        const int64_t r = begin + row_of_warp(p);
-        const bool counts = r < n;
+    const int64_t n = rows_of(p);
+    const row_walk<WHOLE> rows(p);
+    const int lanes = rows.lanes;
+    for (int64_t r = rows.first; rows.goes_on(r, n); r += rows.step) {
+        const bool counts = WHOLE || r < n;
         float mean, rstd;
-        row_statistics<T, VEC>(p, r, counts, mean, rstd);
-        if (!counts || threadIdx.x % p.lanes != 0) continue;
+        row_statistics<T, VEC>(p, lanes, r, counts, mean, rstd);
+        if (!counts || threadIdx.x % lanes != 0) continue;
         p.scratch.row_mean[r] = mean;
         p.scratch.row_rstd[r] = rstd;
     }
 }
 
 // grad_x may be grad_out: a lane stores what it alone has read.
-template <bool ANY, class T, int VEC>
+template <bool WHOLE, bool ANY, class T, int VEC>
 __global__ void __launch_bounds__(threads)
     row_gradient_kernel(const __grid_constant__ norm_params p)
 {
-    const int64_t n = rows_of(p), together = rows_at_once(p);
-    const int64_t step = (int64_t)gridDim.x * (threads / 32) * together;
-    const int64_t first = ((int64_t)blockIdx.x * threads + threadIdx.x) / 32 * together;
-    for (int64_t begin = first; begin < n; begin += step) {
-        const int64_t r = begin + row_of_warp(p);
-        const bool counts = r < n;
+    const int64_t n = rows_of(p);
+    const row_walk<WHOLE> rows(p);
+    const int lanes = rows.lanes;
+    for (int64_t r = rows.first; rows.goes_on(r, n); r += rows.step) {
+        const bool counts = WHOLE || r < n;
         const float row_mean = counts ? p.scratch.row_mean[r] : 0.0f;
         const float row_rstd = counts ? p.scratch.row_rstd[r] : 0.0f;
         float sum = 0.0f, product = 0.0f, h[VEC], g[VEC];
         column_params<VEC> s;
-        for (row_pieces<VEC> piece(p, counts); piece.there(p); piece.next()) {
+        for (row_pieces<VEC> piece(lanes, counts); piece.there(p); piece.next()) {
             const place at = piece.at(p);
             s.read(p, at);
             s.set_row(row_mean, row_rstd);
@@ -380,9 +386,9 @@ __global__ void __launch_bounds__(threads)
                 product += g[j] * s.gamma[j] * h[j];
             }
         }
-        const float mean = p.is_rms ? 0.0f : row_sum(p, sum) / (float)p.cols;
-        const float slope = row_sum(p, product) / (float)p.cols;
-        for (row_pieces<VEC> piece(p, counts); piece.there(p); piece.next()) {
+        const float mean = p.is_rms ? 0.0f : row_sum(lanes, sum) / (float)p.cols;
+        const float slope = row_sum(lanes, product) / (float)p.cols;
+        for (row_pieces<VEC> piece(lanes, counts); piece.there(p); piece.next()) {
             const place at = piece.at(p);
             s.read(p, at);
             s.set_row(row_mean, row_rstd);
@@ -471,7 +477,9 @@ template <bool ANY, class T, int VEC> struct launcher {
         const norm_grids g = grids_of<VEC>(ctx, args, &p);
         if (args->mean == nullptr)
             return launch(ctx, "norm_forward: launch of row_forward",
-                          row_forward_kernel<ANY, T, VEC>, g.whole_rows, threads, p);
+                          p.lanes == 32 ? row_forward_kernel<true, ANY, T, VEC>
+                                        : row_forward_kernel<false, ANY, T, VEC>,
+                          g.whole_rows, threads, p);
         return launch(ctx, "norm_forward: launch of batch_forward",
                       batch_forward_kernel<ANY, T, VEC>, g.rows, threads, p);
     }
@@ -481,14 +489,18 @@ template <bool ANY, class T, int VEC> struct launcher {
         const norm_grids g = grids_of<VEC>(ctx, args, &p);
         if (args->mean == nullptr)
             SPOPS_TRY(launch(ctx, "norm_backward: launch of row_statistics",
-                             row_statistics_kernel<T, VEC>, g.whole_rows, threads, p));
+                             p.lanes == 32 ? row_statistics_kernel<true, T, VEC>
+                                           : row_statistics_kernel<false, T, VEC>,
+                             g.whole_rows, threads, p));
         SPOPS_TRY(launch(ctx, "norm_backward: launch of chunk_sums", chunk_sums_kernel<ANY, T, VEC>,
                          g.chunks, threads, p));
         SPOPS_TRY(launch(ctx, "norm_backward: launch of merge_sums", merge_sums_kernel, g.columns,
                          threads, p));
         if (args->mean == nullptr)
             return launch(ctx, "norm_backward: launch of row_gradient",
-                          row_gradient_kernel<ANY, T, VEC>, g.whole_rows, threads, p);
+                          p.lanes == 32 ? row_gradient_kernel<true, ANY, T, VEC>
+                                        : row_gradient_kernel<false, ANY, T, VEC>,
+                          g.whole_rows, threads, p);
         return launch(ctx, "norm_backward: launch of batch_gradient",
                       batch_gradient_kernel<ANY, T, VEC>, g.rows, threads, p);
     }
