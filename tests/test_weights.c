@@ -222,6 +222,23 @@ static void expect_refused(spops_status status, const char *message)
     cr_assert_str_eq(spops_last_error(ctx), message);
 }
 
+// spconv 2 multiplies by a kernel of one tap, [out][1]..[1][in], as if it were [in][out].
+Test(weights, spconv2_of_one_tap_is_in_out)
+{
+    const spops_kernel_shape kernel = spops_kernel_shape_cube(3, 1, 1, 1);
+    const float from[6] = {1, 2, 3, 4, 5, 6};
+    float to[6], back[6];
+
+    cr_assert_eq(
+        spops_weights_load(ctx, SPOPS_WEIGHTS_SPCONV2, &kernel, 1, 2, 3, SPOPS_DTYPE_F32, from, to),
+        SPOPS_STATUS_OK);
+    cr_assert_arr_eq(to, from, sizeof from);
+    cr_assert_eq(
+        spops_weights_save(ctx, SPOPS_WEIGHTS_SPCONV2, &kernel, 1, 2, 3, SPOPS_DTYPE_F32, to, back),
+        SPOPS_STATUS_OK);
+    cr_assert_arr_eq(back, from, sizeof from);
+}
+
 Test(weights, refuse_bad_arguments)
 {
     const spops_kernel_shape kernel = shape_of(2);

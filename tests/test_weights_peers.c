@@ -73,9 +73,19 @@ ELEMENT(torch_transposed) // weight[g in + i][o][c...]
     return ((int64_t)(g * l->in + i) * l->out + o) * volume(l) + last_fastest(l, c);
 }
 
+static bool is_strided(const layer *l)
+{
+    bool strided = false;
+    for (int a = 0; a < l->dims; ++a)
+        strided |= l->stride[a] != 1;
+    return strided;
+}
+
 ELEMENT(spconv_krsc)
 {
     (void)g;
+    if (volume(l) == 1 && !is_strided(l))
+        return i * l->out + o; // weight.view(in, out) of [out][1]..[1][in]
     return (o * volume(l) + last_fastest(l, c)) * l->in + i;
 }
 
@@ -784,6 +794,8 @@ static outcome try_layer(const peer_layer *peer, spops_weights_layout layout, in
     double *expected = malloc((size_t)(out->n * c_out + 1) * sizeof *expected);
     outcome result = {0, out->n * c_out, 0};
 
+    if (layout == SPOPS_WEIGHTS_SPCONV2 && volume(&l) == 1 && is_strided(&l))
+        layout = SPOPS_WEIGHTS_TORCH; // as docs/weights.md says
     if (peer->outputs == INPUTS)
         other = set_of(&l, &made);
     else

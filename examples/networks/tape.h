@@ -133,8 +133,7 @@ int tape_draw(const tape *t, float *parameters);
 int tape_fold(const tape *t, float *parameters);
 /* A file: a line "KIND-weights 1 LAYOUT", then for each parameter a line "NAME TAPS IN OUT" and
    little-endian f32. Names are those of the original's checkpoint. LAYOUT, of spops/weights.h, is that of
-   convolutions, and of linear layers as those of one tap: spconv2 has [out][in] as torch. A vector has
-   TAPS 0. 0 for success. */
+   convolutions; linear layers (one tap) have torch's [out][in]. A vector has TAPS 0. 0 for success. */
 int tape_save(const tape *t, const char *kind, float *parameters, const char *path);
 int tape_load(const tape *t, const char *kind, float *parameters, const char *path);
 

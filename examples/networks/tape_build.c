@@ -326,6 +326,7 @@ static int bring(const tape *t, const tape_parameter *p, spops_weights_layout la
     const spops_kernel_shape kernel = spops_kernel_shape_cube(3, size, 1, 1);
     spops_context *ctx = t->d->host;
 
+    if (p->taps == 1) layout = SPOPS_WEIGHTS_TORCH; /* a linear layer */
     if (p->taps == 0) {
         memcpy(to, from, file_elements(p) * sizeof *to);
         return 0;

@@ -77,15 +77,18 @@ typedef enum spops_weights_layout {
     SPOPS_WEIGHTS_TORCH = 1,     /* [G][out][in][k_0]..[k_{d-1}]: nn.Conv1d to Conv3d */
     SPOPS_WEIGHTS_TORCH_TRANSPOSED = 2, /* [G][in][out][k_0]..[k_{d-1}]: nn.ConvTranspose1d to 3d */
     SPOPS_WEIGHTS_SPCONV1 = 3,          /* [k_0]..[k_{d-1}][in][out]: spconv 1 (RSCK) */
-    SPOPS_WEIGHTS_SPCONV2 = 4,          /* [out][k_0]..[k_{d-1}][in]: spconv 2 (KRSC) */
-    SPOPS_WEIGHTS_MINKOWSKI = 5,        /* [taps][in][out], axis 0 fastest; channelwise layers
+    SPOPS_WEIGHTS_SPCONV2 = 4,     /* [out][k_0]..[k_{d-1}][in]: spconv 2 (KRSC); the numbers of
+                                           a kernel of one tap are [in][out], because conv.py
+                                           multiplies by weight.view(in, out) (its issue 450); with
+                                           a stride beside 1 they are those of TORCH */
+    SPOPS_WEIGHTS_MINKOWSKI = 5,   /* [taps][in][out], axis 0 fastest; channelwise layers
                                            (G = C_in = C_out): [taps][G] */
-    SPOPS_WEIGHTS_TORCHSPARSE = 6,      /* [taps][in][out]; axis 0 fastest where the number of taps
+    SPOPS_WEIGHTS_TORCHSPARSE = 6, /* [taps][in][out]; axis 0 fastest where the number of taps
                                            is odd, the last axis where it is even. Layers that go
                                            down, and transposed ones that share their map */
-    SPOPS_WEIGHTS_WARPCONVNET = 7,      /* [taps][G][in][out], last axis fastest */
-    SPOPS_WEIGHTS_FLEXGEMM = 8,         /* [out][k_0]..[k_{d-1}][in] */
-    SPOPS_WEIGHTS_FVDB = 9,             /* [out][in][k_0]..[k_{d-1}], from 0.4 on; its tensor is not
+    SPOPS_WEIGHTS_WARPCONVNET = 7, /* [taps][G][in][out], last axis fastest */
+    SPOPS_WEIGHTS_FLEXGEMM = 8,    /* [out][k_0]..[k_{d-1}][in] */
+    SPOPS_WEIGHTS_FVDB = 9,        /* [out][in][k_0]..[k_{d-1}], from 0.4 on; its tensor is not
                                            contiguous in memory: save it with .contiguous() */
     SPOPS_WEIGHTS_TORCHSPARSE_GENERATIVE = 10, /* as TORCHSPARSE, tap t of an axis in the place of
                                                   size - 1 - t: transposed=True, generative=True */

@@ -409,10 +409,11 @@ def voxelize(
     """
     feats = points.float() if feats is None else feats
     crop = {} if lower is None and upper is None else dict(lower_m=lower, upper_m=upper)
+    wanted = feats.requires_grad and torch.is_grad_enabled()  # what gradients need takes longer than the voxels
+    gradients = ("linear" if reduce in ("sum", "mean") else "all") if wanted else "none"
     v = F.voxels(
-        points, batch=batch, size_m=size, origin_m=origin, order=order,
-        gradients="linear" if reduce in ("sum", "mean") else "all", max_cols=feats.shape[1], **crop,
-    )  # fmt: skip
+        points, batch=batch, size_m=size, origin_m=origin, order=order, gradients=gradients, max_cols=feats.shape[1], **crop
+    )
     set = F.voxels_coords(v)
     rows, _ = F.coords_rows(set)
     x = SparseTensor(

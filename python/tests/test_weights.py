@@ -72,6 +72,25 @@ def test_checkpoints_of_spconv_load_as_they_are():
     assert torch.equal(a(x).features, b(x.sparse).feats)
 
 
+def test_kernels_of_one_tap_are_those_of_spconv():
+    """spconv 2 multiplies by [C_out, 1, 1, 1, C_in] as if its numbers were [C_in, C_out]."""
+    x = spconv.SparseConvTensor(torch.randn(120, 4), grid_rows(120), [12, 12, 12], 2)
+    for layer in (spconv.SubMConv3d(4, 6, 1), spconv.SparseConv3d(4, 6, 1)):
+        assert layer.weight.shape == (6, 1, 1, 1, 4)
+        y = layer(x).features
+        torch.testing.assert_close(y, x.features @ layer.weight.view(4, 6) + layer.bias)
+        y.square().sum().backward()
+        torch.testing.assert_close(layer.weight.grad.view(4, 6), x.features.T @ (2 * y))
+        b = snn.SubMConv3d(4, 6, 1)
+        b.weight.data = spops.weights.load("spconv2", layer.weight, kernel_size=1, dims=3, in_channels=4, out_channels=6)
+        b.bias.data = layer.bias.data
+        torch.testing.assert_close(b(x.sparse).feats, y)
+    strided = spconv.SparseConv3d(4, 6, 1, stride=2, bias=False)
+    b = snn.SparseConv3d(4, 6, 1, stride=2, bias=False)
+    b.weight.data = strided.weight.data.reshape(6, 4).T.reshape(1, 4, 6).clone()
+    torch.testing.assert_close(strided(x).features, b(x.sparse).feats)
+
+
 @pytest.mark.parametrize("act_type,alpha,act", [
     ("ReLU", 0.0, torch.relu), ("LeakyReLU", 0.3, lambda y: torch.nn.functional.leaky_relu(y, 0.3)), ("Sigmoid", 0.0, torch.sigmoid),
     (None, 0.0, lambda y: y), ("LeakyReLU", 0.0, torch.relu),

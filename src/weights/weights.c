@@ -85,9 +85,13 @@ static weights_strides strides_of(const layout_rule *rule, const weights_sizes *
     weights_strides strides = {0};
     int64_t step = 1;
 
+    // spconv 2 multiplies by the tensor of one tap, [out][1]..[1][in], as if it were [in][out].
+    const part *parts = rule == &layout_rules[SPOPS_WEIGHTS_SPCONV2] && w->num_taps == 1
+                            ? layout_rules[SPOPS_WEIGHTS_SPCONV1].parts
+                            : rule->parts;
     for (int i = NUM_PARTS - 1; i >= 0; --i) {
-        strides.part[rule->parts[i]] = step;
-        step *= counts[rule->parts[i]];
+        strides.part[parts[i]] = step;
+        step *= counts[parts[i]];
     }
     step = strides.part[TAP];
     for (int i = 0; i < w->kernel->dims; ++i) {

@@ -189,7 +189,10 @@ class SparseConvolution(SparseModule):
         self.kernel = Kernel(ndim, _list(kernel_size), _list(stride), _list(padding), _list(dilation))
         self.output_padding = Kernel(ndim, 1, 1, _list(output_padding)).padding
         like = dict(device=device, dtype=dtype)
-        self.weight = nn.Parameter(empty_krsc(out_channels, self.kernel.size, in_channels // groups, **like))
+        # spconv 2 multiplies by a kernel of one tap, [C_out, 1, 1, 1, C_in], as if its numbers were [C_in, C_out]
+        self.conv1x1 = self.kernel.num_taps == 1 and groups == 1 and (subm or all(s == 1 for s in self.kernel.stride))
+        shape = (out_channels, *self.kernel.size, in_channels // groups)
+        self.weight = nn.Parameter(torch.empty(shape, **like) if self.conv1x1 else empty_krsc(shape[0], shape[1:-1], shape[-1], **like))
         self.bias = nn.Parameter(torch.empty(out_channels, **like)) if bias else None
         self.reset_parameters()
 
@@ -214,8 +217,9 @@ class SparseConvolution(SparseModule):
             raise ValueError(f"input has {x.feats.shape[1]} channels, expected {self.in_channels}")
         how = "inverse" if self.inverse else "submanifold" if self.subm else "transposed" if self.transposed else "convolution"
         after = dict(activation=self.activation, activation_slope=self.activation_slope)
+        weight = self.weight.reshape(1, self.in_channels, self.out_channels) if self.conv1x1 else self.weight
         out = input._with(convolve(
-            x, self.weight, self.bias, self.kernel, how, self.groups, self.indice_key, self.output_padding, krsc=True,
+            x, weight, self.bias, self.kernel, how, self.groups, self.indice_key, self.output_padding, krsc=not self.conv1x1,
             **(after if add_input is None else {}),
         ))  # fmt: skip
         if add_input is None:

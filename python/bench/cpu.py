@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CPU beside what people use there: convolutions and a network beside spconv, voxels beside small_gicp, radius search beside nanoflann and SciPy.
+
+    python python/bench/cpu.py SCAN.npy [--voxel 0.1] [--points POINTS.npy] [--cores 2] [--samples 9]
+        [--nanoflann FOLDER]        of nanoflann.hpp (Debian: libnanoflann-dev); its program is compiled with the compiler c++
+        [--output FILE]             one JSON object a line
+
+Each library runs on the same cores, on the same rows, in turns; medians count. What is not installed is left out and named. Sparse
+convolutions are f32, 3 x 3 x 3; "alone" has its map, "with its map" makes it. Rows that differ by more than rounding are counted: spconv 2.3.8
+has some with more than one thread, which change from run to run, and none with one. The ceiling is the rate at which NumPy's BLAS multiplies matrices
+of as many rows as the scan has voxels. POINTCEPT_SOURCE names a checkout of Pointcept: its SpUNet then runs on both libraries.
+"""
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+CHANNELS = 16, 32, 64, 128
+RADIUS_M = 0.03722  # 13.9 neighbours of a point of points_200000.npy
+
+
+def arguments():
+    p = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    p.add_argument("scan")
+    p.add_argument("--voxel", type=float, default=0.1, help="m")
+    p.add_argument("--points", help="[N, 3] f32 for the radius search (default: the scan)")
+    p.add_argument("--radius", type=float, default=RADIUS_M, help="m")
+    p.add_argument("--cores", type=int, default=2)
+    p.add_argument("--samples", type=int, default=9)
+    p.add_argument("--nanoflann", default="/usr/include")
+    p.add_argument("--output")
+    return p.parse_args()
+
+
+def in_turns(runs: dict, samples: int) -> dict:
+    """Median milliseconds of each; the libraries take turns, so that all meet the same machine."""
+    times = {name: [] for name in runs}
+    for run in runs.values():
+        run()
+    for _ in range(samples):
+        for name, run in runs.items():
+            begin = time.perf_counter()
+            run()
+            times[name].append(1e3 * (time.perf_counter() - begin))
+    return {name: statistics.median(t) for name, t in times.items()}
+
+
+class Table:
+    def __init__(self, a, facts):
+        self.file = open(a.output, "w") if a.output else None
+        self.facts = facts
+
+    def row(self, work: str, ms: dict, **more):
+        ours = ms["spops"]
+        others = {n: t for n, t in ms.items() if n != "spops"}
+        text = ", ".join(f"{n} {t:.2f} ({t / ours:.2f} times)" for n, t in others.items())
+        extra = ", ".join(f"{k} {v}" for k, v in more.items())
+        print(f"{work}: spops {ours:.2f} ms{', ' + text if text else ''}{', ' + extra if extra else ''}", flush=True)
+        if self.file:
+            self.file.write(json.dumps({**self.facts, "work": work, "ms": {n: round(t, 3) for n, t in ms.items()}, **more}) + "\n")
+            self.file.flush()
+
+
+def blas_gflops(rows: int, channels: int) -> float:
+    import numpy as np
+
+    g = np.random.default_rng(1)
+    x, w = (g.standard_normal(s, dtype=np.float32) for s in ((rows, channels), (channels, channels)))
+    out = np.empty((rows, channels), np.float32)
+    times = []
+    for _ in range(7):
+        begin = time.perf_counter()
+        np.matmul(x, w, out=out)
+        times.append(time.perf_counter() - begin)
+    return 2e-9 * rows * channels * channels / statistics.median(times)
+
+
+def convolutions(a, table, modules, coords):
+    """modules: name -> a library with spconv's names."""
+    import torch
+
+    batch = torch.cat([torch.zeros(len(coords), 1, dtype=torch.int32), coords.int()], 1)
+    shape = [int(n) + 1 for n in coords.max(0).values]
+    generator = torch.Generator().manual_seed(3)
+    for channels in CHANNELS:
+        feats, outs, alone, whole = torch.randn(len(coords), channels, generator=generator), {}, {}, {}
+        weight = torch.randn(channels, 3, 3, 3, channels, generator=generator) / (4 * channels) ** 0.5
+        for name, m in modules.items():
+            layer = m.SubMConv3d(channels, channels, 3, bias=False, indice_key="k")
+            layer.weight.data = weight.clone()
+            x = m.SparseConvTensor(feats, batch, shape, 1)
+            first = layer(x)
+            outs[name] = first.features
+            y = first.replace_feature(feats)  # has the map
+            alone[name] = lambda layer=layer, y=y: layer(y)
+            whole[name] = lambda layer=layer, m=m: layer(m.SparseConvTensor(feats, batch, shape, 1))
+        reference = outs.pop("spops")
+        differ = {f"rows_of_{name}_that_differ": rows_apart(out, reference) for name, out in outs.items()}
+        ms = in_turns(alone, a.samples)
+        ceiling = blas_gflops(len(coords), channels)
+        rate = 2e-6 * count_pairs(coords) * channels * channels / ms["spops"]
+        table.row(f"convolution {channels} to {channels}, alone", ms, gflops=round(rate, 1), ceiling=round(ceiling, 1),
+                  share=round(rate / ceiling, 2), **differ)  # fmt: skip
+        table.row(f"convolution {channels} to {channels}, with its map", in_turns(whole, a.samples))
+
+
+def rows_apart(out, reference) -> int:
+    """Rows that differ by more than rounding; more than one in ten is a mistake of this program."""
+    apart = int(((out - reference).norm(dim=1) > 1e-4 * reference.norm(dim=1).mean()).sum())
+    if apart > len(out) // 10:
+        raise SystemExit(f"{apart} of {len(out)} rows differ")
+    return apart
+
+
+def count_pairs(coords) -> int:
+    """Pairs of a submanifold 3 x 3 x 3, counted by NumPy."""
+    import numpy as np
+
+    c = coords.numpy().astype(np.int64) + 1
+    sizes = c.max(0) + 2
+    keys = np.sort((c[:, 0] * sizes[1] + c[:, 1]) * sizes[2] + c[:, 2])
+    steps = [(i * sizes[1] + j) * sizes[2] + k for i in (-1, 0, 1) for j in (-1, 0, 1) for k in (-1, 0, 1)]
+    at = lambda q: keys[np.minimum(np.searchsorted(keys, q), len(keys) - 1)] == q
+    return int(sum(at(keys + s).sum() for s in steps))
+
+
+def network(a, table, modules, points):
+    """Pointcept's SpUNet, a frame in inference."""
+    import torch
+
+    sys.path.insert(0, str(ROOT / "python/tests/peers"))
+    sys.path.insert(0, str(ROOT / "python/bench"))
+    import sources
+    import spunet
+
+    source = sources.folder("POINTCEPT_SOURCE")
+    if source is None:
+        print("SpUNet: POINTCEPT_SOURCE names no checkout of Pointcept: left out")
+        return
+    data, _ = spunet.sample([f"{a.scan}:{a.voxel}"], 10**9, "cpu")
+    runs, outs, state = {}, {}, None
+    for name in modules:
+        given = spops_modules() if name == "spops" else sources.installed("spconv")
+        net = sources.pointcept(source, given, "sparse_unet.spconv_unet_v1m1_base").SpUNetBase(4, spunet.CLASSES).eval()
+        state = state or {k: v.clone() for k, v in net.state_dict().items()}
+        net.load_state_dict(state)
+        outs[name] = net(dict(data))
+        runs[name] = lambda net=net: net(dict(data))
+    apart = {f"distance_of_{n}": float(f"{((out - outs['spops']).norm() / out.norm()).item():.1e}") for n, out in outs.items() if n != "spops"}
+    table.row("SpUNet, a frame with its maps", in_turns(runs, max(3, a.samples // 3)), rows=len(data["feat"]), **apart)
+
+
+def spops_modules():
+    import spops.compat
+
+    return spops.compat.modules("spconv")
+
+
+def voxels(a, table, points):
+    import numpy as np
+    import torch
+
+    import spops
+
+    xyz = torch.from_numpy(np.ascontiguousarray(points[:, :3]))
+    counts = {"spops": spops.voxelize(xyz, a.voxel).feats.shape[0]}
+    runs = {"spops": lambda: spops.voxelize(xyz, a.voxel)}
+    if importlib.util.find_spec("small_gicp"):
+        import small_gicp
+
+        wide = np.ascontiguousarray(points[:, :3].astype(np.float64))
+        runs["small_gicp"] = lambda: small_gicp.voxelgrid_sampling(wide, a.voxel, num_threads=a.cores)
+        counts["small_gicp"] = runs["small_gicp"]().size()
+    else:
+        print("small_gicp: not installed")
+    table.row(f"voxels of {len(points)} points, means", in_turns(runs, a.samples), voxels=counts)
+
+
+def radius(a, table):
+    import numpy as np
+    import torch
+
+    import spops.functional as F
+
+    points = np.ascontiguousarray(np.load(a.points or a.scan)[:, :3].astype(np.float32))
+    given = torch.from_numpy(points)
+    runs = {"spops": lambda: F.neighbors(given, radius_m=a.radius)}
+    if importlib.util.find_spec("scipy"):
+        from scipy.spatial import cKDTree
+
+        runs["scipy"] = lambda: cKDTree(points).query_ball_point(points, a.radius, workers=a.cores)
+    ms, counts = in_turns(runs, a.samples), {}
+    if (Path(a.nanoflann) / "nanoflann.hpp").is_file():
+        with tempfile.TemporaryDirectory() as folder:
+            program, cloud = f"{folder}/nanoflann_radius", f"{folder}/points.f32"
+            points.tofile(cloud)
+            source = ROOT / "bench/baselines/nanoflann_radius.cpp"
+            subprocess.run(["c++", "-O3", "-march=native", "-std=c++17", "-pthread", f"-I{a.nanoflann}", source, "-o", program], check=True)
+            lines = subprocess.run([program, cloud, str(a.radius), str(a.cores), str(a.samples)], check=True, stdout=subprocess.PIPE, text=True).stdout
+        rows = [[float(v) for v in line.split()] for line in lines.splitlines()]
+        ms["nanoflann"] = statistics.median(r[1] + r[2] for r in rows) / 1e3
+        counts["pairs"] = int(rows[0][0])
+        counts["nanoflann_tree_ms"] = round(statistics.median(r[1] for r in rows) / 1e3, 2)
+    else:
+        print(f"nanoflann: no nanoflann.hpp in {a.nanoflann}")
+    table.row(f"radius search, {len(points)} points", ms, **counts)
+
+
+def main():
+    a = arguments()
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: a.cores])
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = str(a.cores)
+    import numpy as np
+    import torch
+
+    torch.set_num_threads(a.cores)
+    torch.set_grad_enabled(False)
+    points = np.load(a.scan).astype(np.float32)
+    points = points[np.isfinite(points).all(1)]
+    cells = np.floor(points[:, :3].astype(np.float64) / a.voxel).astype(np.int64)
+    coords = torch.from_numpy(np.unique(cells - cells.min(0), axis=0))
+    processor = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "unknown")
+    commit = os.environ.get("SPOPS_COMMIT") or subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout.strip()
+    facts = {"date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"), "commit": commit, "device": processor, "threads": a.cores,
+             "scan": Path(a.scan).name, "voxel_m": a.voxel, "command": " ".join(["python", "python/bench/cpu.py", *map(os.path.basename, sys.argv[1:])])}  # fmt: skip
+    print(f"{processor}, {a.cores} cores; {Path(a.scan).name}: {len(points)} points, {len(coords)} voxels of {a.voxel} m", flush=True)
+    table = Table(a, facts)
+    import spops.spconv.pytorch
+
+    modules = {"spops": spops.spconv.pytorch}
+    if importlib.util.find_spec("spconv"):
+        import spconv.pytorch
+
+        modules["spconv"] = spconv.pytorch
+    else:
+        print("spconv: not installed")
+    voxels(a, table, points)
+    radius(a, table)
+    convolutions(a, table, modules, coords)
+    network(a, table, modules, points)
+
+
+if __name__ == "__main__":
+    main()
