@@ -16,21 +16,20 @@ struct Cloud {
     std::vector<float> xyz;
     size_t kdtree_get_point_count() const { return xyz.size() / 3; }
     float kdtree_get_pt(size_t i, size_t axis) const { return xyz[3 * i + axis]; }
-    template <class Box>
-    bool kdtree_get_bbox(Box &) const
-    {
-        return false;
-    }
+    template <class Box> bool kdtree_get_bbox(Box &) const { return false; }
 };
 
-using Tree = nanoflann::KDTreeSingleIndexAdaptor<nanoflann::L2_Simple_Adaptor<float, Cloud>, Cloud, 3, uint32_t>;
+using Tree = nanoflann::KDTreeSingleIndexAdaptor<nanoflann::L2_Simple_Adaptor<float, Cloud>, Cloud,
+                                                 3, uint32_t>;
 
 static double us_since(std::chrono::steady_clock::time_point begin)
 {
-    return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
+    return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin)
+        .count();
 }
 
-static void search(const Tree &tree, const Cloud &cloud, float radius_m, size_t begin, size_t end, std::vector<std::vector<uint32_t>> &lists)
+static void search(const Tree &tree, const Cloud &cloud, float radius_m, size_t begin, size_t end,
+                   std::vector<std::vector<uint32_t>> &lists)
 {
     nanoflann::SearchParams unordered(0, 0.0F, false);
     std::vector<std::pair<uint32_t, float>> found;
@@ -53,7 +52,8 @@ int main(int argc, char **argv)
     Cloud cloud;
     cloud.xyz.resize(file ? static_cast<size_t>(file.tellg()) / sizeof(float) : 0);
     file.seekg(0);
-    file.read(reinterpret_cast<char *>(cloud.xyz.data()), static_cast<std::streamsize>(cloud.xyz.size() * sizeof(float)));
+    file.read(reinterpret_cast<char *>(cloud.xyz.data()),
+              static_cast<std::streamsize>(cloud.xyz.size() * sizeof(float)));
     const size_t num_points = cloud.kdtree_get_point_count();
     const size_t num_threads = std::strtoul(argv[3], nullptr, 10);
     const float radius_m = std::strtof(argv[2], nullptr);
@@ -71,7 +71,8 @@ int main(int argc, char **argv)
         std::vector<std::thread> threads;
         for (size_t t = 0; t < num_threads; t++) {
             threads.emplace_back([&, t] {
-                search(tree, cloud, radius_m, num_points * t / num_threads, num_points * (t + 1) / num_threads, lists);
+                search(tree, cloud, radius_m, num_points * t / num_threads,
+                       num_points * (t + 1) / num_threads, lists);
             });
         }
         for (auto &thread : threads) {
