@@ -149,7 +149,7 @@ static spops_status enqueue_part(tape_engine *base, int part)
     switch (part) {
     case PART_PILLARS: return enqueue_pillars(e);
     case PART_SETS:
-        ENGINE_PASS(tape_engine_enqueue_count(base, 0, e->offsets));
+        ENGINE_PASS(tape_engine_enqueue_count(base, base->d, 0, e->offsets));
         for (int i = 0; i < DSVT_PLANS; ++i)
             ENGINE_PASS(enqueue_sets(e, base->d->ctx, i));
         return SPOPS_STATUS_OK;
@@ -163,15 +163,12 @@ static spops_status enqueue_parts(tape_engine *base)
     engine *e = (engine *)base;
 
     ENGINE_PASS(enqueue_part(base, PART_PILLARS));
-    ENGINE_PASS(tape_engine_enqueue_count(base, 0, e->offsets));
-    for (int i = 0; i < TAPE_SIDES; ++i)
-        if (device_follow(&base->sides[i], base->d)) return SPOPS_STATUS_CUDA;
+    ENGINE_PASS(tape_engine_enqueue_count(base, base->d, 0, e->offsets));
+    if (tape_engine_fork(base)) return SPOPS_STATUS_CUDA;
     for (int i = 0; i < DSVT_PLANS; ++i)
         ENGINE_PASS(enqueue_sets(e, base->sides[i % TAPE_SIDES].ctx, i));
     ENGINE_PASS(enqueue_part(base, PART_FEATURES));
-    for (int i = 0; i < TAPE_SIDES; ++i)
-        if (device_follow(base->d, &base->sides[i])) return SPOPS_STATUS_CUDA;
-    return SPOPS_STATUS_OK;
+    return tape_engine_join(base) ? SPOPS_STATUS_CUDA : SPOPS_STATUS_OK;
 }
 
 /* Coordinates, and the entries of sets once. */

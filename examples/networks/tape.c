@@ -368,8 +368,12 @@ static int is_in(const tape_step *s, tape_part part)
 spops_status tape_forward(tape *t, tape_part part)
 {
     spops_status status;
-    for (int i = 0; i < t->num_steps; ++i)
-        if (is_in(&t->steps[i], part)) PASS(forward_step(t, &t->steps[i]));
+    for (int i = 0; i < t->num_steps; ++i) {
+        const tape_step *s = &t->steps[i];
+        if (!is_in(s, part)) continue;
+        if (t->before_step != NULL) PASS(t->before_step(t->user, s));
+        PASS(forward_step(t, s));
+    }
     return SPOPS_STATUS_OK;
 }
 

@@ -93,6 +93,10 @@ typedef struct tape {
     const spops_sparseconv *convs[TAPE_PLANS];
     const spops_patches *patches[TAPE_PLANS];
     const spops_pool *pools[TAPE_PLANS];
+    /* Called before each step of the forward pass: enqueues and waits for what its plan needs; NULL: plans
+       are ready. */
+    spops_status (*before_step)(void *user, const tape_step *s);
+    void *user;
     /* Memory where the context runs. */
     float *wide, *grads; /* [num_elements]: parameters and their gradients */
     void *narrow;        /* the same parameters in dtype; wide where that is f32 */

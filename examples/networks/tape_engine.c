@@ -87,6 +87,41 @@ spops_status tape_engine_enqueue_features(tape_engine *e)
     return SPOPS_STATUS_OK;
 }
 
+int tape_engine_fork(const tape_engine *e)
+{
+    for (int i = 0; i < TAPE_SIDES; ++i)
+        if (device_follow(&e->sides[i], e->d)) return 1;
+    return 0;
+}
+
+int tape_engine_join(const tape_engine *e)
+{
+    for (int i = 0; i < TAPE_SIDES; ++i)
+        if (device_follow(e->d, &e->sides[i])) return 1;
+    return 0;
+}
+
+static spops_status before_step(void *user, const tape_step *s)
+{
+    tape_engine *e = (tape_engine *)user;
+    return e->network->enqueue_plan(e, s);
+}
+
+/* Layers, and before each of them its plan where that is made beside them. */
+static spops_status enqueue_forward(tape_engine *e)
+{
+    const tape_part all = {-1, -1};
+    spops_status status;
+
+    if (e->one_stream || e->network->enqueue_plan == NULL) return tape_forward(&e->tape, all);
+    e->tape.before_step = before_step;
+    e->tape.user = e;
+    status = tape_forward(&e->tape, all);
+    e->tape.before_step = NULL;
+    if (status != SPOPS_STATUS_OK) return status;
+    return tape_engine_join(e) ? SPOPS_STATUS_CUDA : SPOPS_STATUS_OK;
+}
+
 spops_status tape_engine_enqueue_frame(void *user)
 {
     tape_engine *e = (tape_engine *)user;
@@ -95,7 +130,7 @@ spops_status tape_engine_enqueue_frame(void *user)
     if (!e->one_stream) ENGINE_PASS(e->network->enqueue_parts(e));
     for (int part = 0; part < e->network->num_parts && e->one_stream; ++part)
         ENGINE_PASS(e->network->enqueue_part(e, part));
-    ENGINE_PASS(tape_forward(&e->tape, all));
+    ENGINE_PASS(enqueue_forward(e));
     if (!e->tape.training) return SPOPS_STATUS_OK;
     ENGINE_PASS(tape_loss(&e->tape));
     ENGINE_PASS(tape_backward(&e->tape, all));
@@ -141,10 +176,11 @@ int tape_engine_make_cloud(tape_engine *e, int level, const spops_coords *coords
     return 0;
 }
 
-spops_status tape_engine_enqueue_count(tape_engine *e, int level, int32_t *offsets)
+spops_status tape_engine_enqueue_count(const tape_engine *e, const device *d, int level,
+                                       int32_t *offsets)
 {
     const spops_matrix from =
         spops_matrix_dense_const(e->tape.num_rows[level], 1, 1, SPOPS_DTYPE_I32);
-    return spops_convert_execute(e->d->ctx, from,
+    return spops_convert_execute(d->ctx, from,
                                  spops_matrix_dense(offsets + 1, 1, 1, SPOPS_DTYPE_I32));
 }

@@ -48,7 +48,12 @@ struct tape_network {
     int (*create)(tape_engine *e, const scan *scans, int num_scans);
     void (*destroy)(tape_engine *e); /* the plans */
     spops_status (*enqueue_part)(tape_engine *e, int part);
-    spops_status (*enqueue_parts)(tape_engine *e); /* all of them, side by side */
+    spops_status (*enqueue_parts)(
+        tape_engine *e); /* all of them, side by side; or those that no step's
+                                                      plan is made by */
+    /* Before the forward pass of a step: the main stream waits for the step's plan, which is enqueued beside it
+       where it was not. NULL: enqueue_parts has made all. */
+    spops_status (*enqueue_plan)(tape_engine *e, const tape_step *s);
     double (*part_bytes)(const tape_engine *e, const tape_sizes *sizes, int part,
                          int64_t num_points);
     /* Of the frame that was run last; waits. Refuses a frame that did not fit. */
@@ -78,10 +83,16 @@ int tape_engine_round(const tape_engine *e, double *x, size_t n);
 int64_t tape_engine_room(int64_t n);
 
 /* The cells of a set as a cloud of one sample: where the device reads how many there are, offsets[1] is to be
-   copied by tape_engine_enqueue_count before the cloud is used. Sets rows of a level of the tape. */
+   copied by tape_engine_enqueue_count, on d's stream, before the cloud is used. Sets rows of a level of the
+   tape. */
 int tape_engine_make_cloud(tape_engine *e, int level, const spops_coords *coords,
                            spops_point_cloud *cloud, int32_t **offsets);
-spops_status tape_engine_enqueue_count(tape_engine *e, int level, int32_t *offsets);
+spops_status tape_engine_enqueue_count(const tape_engine *e, const device *d, int level,
+                                       int32_t *offsets);
+
+/* Every side's stream waits for the main one, or the main one for every side's. */
+int tape_engine_fork(const tape_engine *e);
+int tape_engine_join(const tape_engine *e);
 
 /* After a call that waits or makes a plan; and of one that is enqueued. */
 #define ENGINE_TRY(e, call)                                                                        \

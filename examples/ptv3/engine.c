@@ -267,13 +267,6 @@ static spops_status enqueue_pools(engine *e, spops_context *ctx)
     return spops_update(ctx, plans, PTV3_LEVELS - 1);
 }
 
-static spops_status enqueue_counts(engine *e)
-{
-    for (int l = 0; l < PTV3_LEVELS; ++l)
-        ENGINE_PASS(tape_engine_enqueue_count(&e->base, l, e->offsets[l]));
-    return SPOPS_STATUS_OK;
-}
-
 /* Patches of a level along a curve. */
 static spops_status enqueue_patches(engine *e, spops_context *ctx, int plan)
 {
@@ -302,7 +295,8 @@ static spops_status enqueue_part(tape_engine *base, int part)
     case PART_STEM: return enqueue_maps(e, base->d->ctx, PTV3_STEM, PTV3_WITHIN);
     case PART_MAPS: return enqueue_maps(e, base->d->ctx, PTV3_WITHIN, 1 + PTV3_LEVELS);
     case PART_PATCHES:
-        ENGINE_PASS(enqueue_counts(e));
+        for (int l = 0; l < PTV3_LEVELS; ++l)
+            ENGINE_PASS(tape_engine_enqueue_count(base, base->d, l, e->offsets[l]));
         for (int i = 0; i < PTV3_LEVELS * PTV3_CURVES; ++i)
             ENGINE_PASS(enqueue_patches(e, base->d->ctx, i));
         return SPOPS_STATUS_OK;
@@ -311,30 +305,65 @@ static spops_status enqueue_part(tape_engine *base, int part)
     }
 }
 
-/* The stem's map beside the levels; then maps, patches and pools beside each other. */
+/* Streams beside the main one, and what is made on each in turn. The first three need voxels alone. */
+enum {
+    SIDE_STEM,           /* the map of the stem */
+    SIDE_FINEST_MAP,     /* within level 0 */
+    SIDE_FINEST_PATCHES, /* of level 0 */
+    SIDE_LEVELS,         /* levels, then pools */
+    SIDE_MAPS,           /* within the other levels */
+    SIDE_PATCHES         /* of the other levels */
+};
+
+/* What no layer waits for, and what the first layers wait for. */
 static spops_status enqueue_parts(tape_engine *base)
 {
     engine *e = (engine *)base;
-    device *sides = base->sides;
-    int next = 0;
+    const device *sides = base->sides, *levels = &sides[SIDE_LEVELS];
 
+    memset(e->made_maps, 0, sizeof e->made_maps);
+    memset(e->made_patches, 0, sizeof e->made_patches);
+    e->made_pools = 0;
     ENGINE_PASS(enqueue_part(base, PART_VOXELS));
-    if (device_follow(&sides[0], base->d)) return SPOPS_STATUS_CUDA;
-    ENGINE_PASS(enqueue_maps(e, sides[0].ctx, PTV3_STEM, PTV3_WITHIN));
-    ENGINE_PASS(enqueue_part(base, PART_LEVELS));
-    ENGINE_PASS(enqueue_counts(e));
-    for (int i = 1; i < TAPE_SIDES; ++i)
-        if (device_follow(&sides[i], base->d)) return SPOPS_STATUS_CUDA;
-    for (int i = 0; i < PTV3_LEVELS * PTV3_CURVES; ++i)
-        if (e->patches[i] != NULL) ENGINE_PASS(enqueue_patches(e, sides[1 + next++ % 3].ctx, i));
-    ENGINE_PASS(enqueue_maps(e, base->d->ctx, PTV3_WITHIN, PTV3_WITHIN + 1));
-    ENGINE_PASS(enqueue_maps(e, sides[4].ctx, PTV3_WITHIN + 1, PTV3_WITHIN + 2));
-    ENGINE_PASS(enqueue_maps(e, sides[5].ctx, PTV3_WITHIN + 2, 1 + PTV3_LEVELS));
-    ENGINE_PASS(enqueue_pools(e, sides[4].ctx));
-    ENGINE_PASS(enqueue_part(base, PART_FEATURES));
-    for (int i = 0; i < TAPE_SIDES; ++i)
-        if (device_follow(base->d, &sides[i])) return SPOPS_STATUS_CUDA;
-    return SPOPS_STATUS_OK;
+    if (tape_engine_fork(base)) return SPOPS_STATUS_CUDA;
+    ENGINE_PASS(spops_pyramid_update(levels->ctx, e->pyramid));
+    if (device_follow(&sides[SIDE_MAPS], levels) || device_follow(&sides[SIDE_PATCHES], levels))
+        return SPOPS_STATUS_CUDA;
+    for (int l = 0; l < PTV3_LEVELS; ++l)
+        ENGINE_PASS(tape_engine_enqueue_count(
+            base, &sides[l == 0 ? SIDE_FINEST_PATCHES : SIDE_PATCHES], l, e->offsets[l]));
+    return enqueue_part(base, PART_FEATURES);
+}
+
+/* A plan is made before the first step that takes it, and that step alone waits for it: the layers of a level
+   run beside the plans of the levels after it. */
+static spops_status enqueue_plan(tape_engine *base, const tape_step *s)
+{
+    engine *e = (engine *)base;
+    const int is_conv = s->kind == TAPE_CONV, is_attention = s->kind == TAPE_ATTENTION;
+    const device *side;
+    char *made;
+
+    if (!is_conv && !is_attention && s->kind != TAPE_POOL && s->kind != TAPE_UNPOOL)
+        return SPOPS_STATUS_OK;
+    made = is_conv        ? &e->made_maps[s->plan]
+           : is_attention ? &e->made_patches[s->plan]
+                          : &e->made_pools;
+    if (*made) return SPOPS_STATUS_OK;
+    *made = 1;
+    if (is_conv) {
+        side = &base->sides[s->plan == PTV3_STEM     ? SIDE_STEM
+                            : s->plan == PTV3_WITHIN ? SIDE_FINEST_MAP
+                                                     : SIDE_MAPS];
+        ENGINE_PASS(enqueue_maps(e, side->ctx, s->plan, s->plan + 1));
+    } else if (is_attention) {
+        side = &base->sides[s->plan < PTV3_CURVES ? SIDE_FINEST_PATCHES : SIDE_PATCHES];
+        ENGINE_PASS(enqueue_patches(e, side->ctx, s->plan));
+    } else {
+        side = &base->sides[SIDE_LEVELS];
+        ENGINE_PASS(enqueue_pools(e, side->ctx));
+    }
+    return device_follow(base->d, side) ? SPOPS_STATUS_CUDA : SPOPS_STATUS_OK;
 }
 
 /* Coordinates, tables of maps, and the entries of patches once. */
@@ -423,6 +452,7 @@ const tape_network ptv3_network = {.name = "ptv3",
                                    .destroy = destroy,
                                    .enqueue_part = enqueue_part,
                                    .enqueue_parts = enqueue_parts,
+                                   .enqueue_plan = enqueue_plan,
                                    .part_bytes = part_bytes,
                                    .get_sizes = get_sizes,
                                    .check = reference_check};
