@@ -317,17 +317,91 @@ __device__ __forceinline__ void row_statistics(const norm_params &p, int lanes, 
     rstd = 1.0f / sqrtf(row_sum(lanes, squares) / (float)p.cols + p.epsilon);
 }
 
-template <bool WHOLE, bool ANY, class T, int VEC>
-__global__ void __launch_bounds__(threads) row_forward_kernel(const __grid_constant__ norm_params p)
+// The pieces of a row that a lane holds, PIECES at most: where each stands, and its numbers.
+template <int PIECES, int VEC> struct held_row {
+    place at[PIECES];
+
+    __device__ __forceinline__ held_row(const norm_params &p, int lanes)
+    {
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) {
+            const int64_t col = ((int64_t)i * lanes + threadIdx.x % lanes) * VEC;
+            const int64_t left = p.cols - col;
+            at[i] = {0, 0, 0, col, left < 0 ? 0 : left < VEC ? (int)left : VEC};
+        }
+    }
+    template <class T>
+    __device__ __forceinline__ void load(const void *m, int64_t row, float (&v)[PIECES][VEC]) const
+    {
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i)
+            if (at[i].n > 0) load_values<T, VEC>(m, row + at[i].col, at[i].n, v[i]);
+    }
+    // f(piece, number) of all that are there, in their order.
+    template <class F> __device__ __forceinline__ void each(const F &f) const
+    {
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i)
+#pragma unroll
+            for (int j = 0; j < VEC; ++j)
+                if (j < at[i].n) f(i, j);
+    }
+};
+
+// As row_statistics, of a row that is held.
+template <int PIECES, int VEC>
+__device__ __forceinline__ void
+held_statistics(const norm_params &p, const held_row<PIECES, VEC> &row, int lanes,
+                const float (&v)[PIECES][VEC], float &mean, float &rstd)
+{
+    float sum = 0.0f, squares = 0.0f;
+    if (!p.is_rms) row.each([&](int i, int j) { sum += v[i][j]; });
+    mean = row_sum(lanes, sum) / (float)p.cols;
+    row.each([&](int i, int j) { squares += (v[i][j] - mean) * (v[i][j] - mean); });
+    rstd = 1.0f / sqrtf(row_sum(lanes, squares) / (float)p.cols + p.epsilon);
+}
+
+// A row is read once, and gamma and beta once a thread.
+template <bool WHOLE, int PIECES, bool ANY, class T, int VEC>
+__global__ void __launch_bounds__(threads)
+    held_forward_kernel(const __grid_constant__ norm_params p)
 {
     const int64_t n = rows_of(p);
     const row_walk<WHOLE> rows(p);
-    const int lanes = rows.lanes;
+    const held_row<PIECES, VEC> row(p, rows.lanes);
+    column_params<VEC> s[PIECES];
+#pragma unroll
+    for (int i = 0; i < PIECES; ++i)
+        s[i].read_affine(p.gamma, p.beta, row.at[i]);
     for (int64_t r = rows.first; rows.goes_on(r, n); r += rows.step) {
         const bool counts = WHOLE || r < n;
+        float v[PIECES][VEC] = {}, mean, rstd;
+        if (counts) row.template load<T>(p.x, r * p.x_stride, v);
+        held_statistics(p, row, rows.lanes, v, mean, rstd);
+        if (!counts) continue;
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) {
+            s[i].set_row(mean, rstd);
+#pragma unroll
+            for (int j = 0; j < VEC; ++j)
+                v[i][j] = s[i].value(s[i].normalised(v[i][j], j), j);
+            activate<ANY>(p.activated, v[i]);
+            if (row.at[i].n > 0)
+                store_values<T, VEC>(p.out, r * p.out_stride + row.at[i].col, row.at[i].n, v[i]);
+        }
+    }
+}
+
+// Of rows that no warp can hold.
+template <bool ANY, class T, int VEC>
+__global__ void __launch_bounds__(threads) row_forward_kernel(const __grid_constant__ norm_params p)
+{
+    const int64_t n = rows_of(p);
+    const row_walk<true> rows(p);
+    for (int64_t r = rows.first; rows.goes_on(r, n); r += rows.step) {
         float mean, rstd;
-        row_statistics<T, VEC>(p, lanes, r, counts, mean, rstd);
-        for (row_pieces<VEC> piece(lanes, counts); piece.there(p); piece.next()) {
+        row_statistics<T, VEC>(p, 32, r, true, mean, rstd);
+        for (row_pieces<VEC> piece(32, true); piece.there(p); piece.next()) {
             const place at = piece.at(p);
             column_params<VEC> s;
             float v[VEC];
@@ -461,7 +535,20 @@ norm_grids grids_of(const spops_context *ctx, const spops_norm_args *args, norm_
     return g;
 }
 
+// Numbers of a row that a lane holds at most, of pieces of more than one.
+constexpr int most_held = 16;
+
 template <bool ANY, class T, int VEC> struct launcher {
+    // The kernel of p's rows, which a warp holds where it can.
+    static auto forward_of_rows(const norm_params &p) -> void (*)(norm_params)
+    {
+        if (p.lanes < 32) return held_forward_kernel<false, 1, ANY, T, VEC>; // of one piece
+        if (p.cols <= 32 * VEC) return held_forward_kernel<true, 1, ANY, T, VEC>;
+        if constexpr (VEC > 1)
+            if (p.cols <= 32 * most_held)
+                return held_forward_kernel<true, most_held / VEC, ANY, T, VEC>;
+        return row_forward_kernel<ANY, T, VEC>;
+    }
     static spops_status statistics(spops_context *ctx, const spops_norm_args *args)
     {
         norm_params p = params_of(args);
@@ -476,9 +563,7 @@ template <bool ANY, class T, int VEC> struct launcher {
         norm_params p = params_of(args);
         const norm_grids g = grids_of<VEC>(ctx, args, &p);
         if (args->mean == nullptr)
-            return launch(ctx, "norm_forward: launch of row_forward",
-                          p.lanes == 32 ? row_forward_kernel<true, ANY, T, VEC>
-                                        : row_forward_kernel<false, ANY, T, VEC>,
+            return launch(ctx, "norm_forward: launch of row_forward", forward_of_rows(p),
                           g.whole_rows, threads, p);
         return launch(ctx, "norm_forward: launch of batch_forward",
                       batch_forward_kernel<ANY, T, VEC>, g.rows, threads, p);

@@ -158,6 +158,27 @@ template <class State> __device__ __forceinline__ void merge_lanes(State &all)
 
 // ---- Values of a thread's columns ---------------------------------------------------------------
 
+// Columns col to col + n - 1 of a vector, four at a time where it lies so; `otherwise` where it is null, and
+// after them.
+template <int VEC>
+__device__ __forceinline__ void load_vector(const float *vector, const place &at, float otherwise,
+                                            float (&to)[VEC])
+{
+    if constexpr (VEC % 4 == 0) {
+        if (vector != nullptr && at.n == VEC && (uintptr_t)vector % 16 == 0) {
+#pragma unroll
+            for (int j = 0; j < VEC; j += 4) {
+                const float4 four = *reinterpret_cast<const float4 *>(vector + at.col + j);
+                to[j] = four.x, to[j + 1] = four.y, to[j + 2] = four.z, to[j + 3] = four.w;
+            }
+            return;
+        }
+    }
+#pragma unroll
+    for (int j = 0; j < VEC; ++j)
+        to[j] = j < at.n && vector != nullptr ? vector[at.col + j] : otherwise;
+}
+
 template <int VEC> struct column_values {
     float mean[VEC], rstd[VEC], gamma[VEC], beta[VEC];
 
@@ -165,12 +186,8 @@ template <int VEC> struct column_values {
     __device__ __forceinline__ void read_affine(const float *of_gamma, const float *of_beta,
                                                 const place &at)
     {
-#pragma unroll
-        for (int j = 0; j < VEC; ++j) {
-            const bool there = j < at.n;
-            gamma[j] = there && of_gamma != nullptr ? of_gamma[at.col + j] : 1.0f;
-            beta[j] = there && of_beta != nullptr ? of_beta[at.col + j] : 0.0f;
-        }
+        load_vector(of_gamma, at, 1.0f, gamma);
+        load_vector(of_beta, at, 0.0f, beta);
     }
     __device__ __forceinline__ float normalised(float x, int j) const
     {
