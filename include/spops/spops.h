@@ -36,6 +36,7 @@
 #include "spops/sparseconv.h"
 #include "spops/pointconv.h"
 #include "spops/weights.h"
+#include "spops/comm.h"
 #include "spops/call.h"
 #include "spops/model.h"
 

@@ -128,6 +128,8 @@ using pyramid = handle<spops_pyramid, spops_pyramid_destroy>;
 using segments = handle<spops_segments, spops_segments_destroy>;
 using sparseconv = handle<spops_sparseconv, spops_sparseconv_destroy>;
 using model = handle<spops_model, spops_model_destroy>;
+using comm = handle<spops_comm, spops_comm_destroy>;
+using comm_group = handle<spops_comm_group, spops_comm_group_destroy>;
 using voxels = handle<spops_voxels, spops_voxels_destroy>;
 using devoxels = handle<spops_devoxels, spops_devoxels_destroy>;
 /// @}

@@ -63,7 +63,8 @@ typedef enum spops_status {
     SPOPS_STATUS_CUDA = 6,                /* the CUDA runtime reported an error */
     SPOPS_STATUS_CORRUPT_DATA = 7,      /* saved bytes are truncated, damaged or of another kind */
     SPOPS_STATUS_CAPACITY_EXCEEDED = 8, /* a plan built on the stream met more than it can hold */
-    SPOPS_STATUS_COMPILE_FAILED = 9     /* NVRTC is absent or refused a reduction's source */
+    SPOPS_STATUS_COMPILE_FAILED = 9,    /* NVRTC is absent or refused a reduction's source */
+    SPOPS_STATUS_COMM_BROKEN = 10       /* a rank of a communicator stopped or did not come */
 } spops_status;
 
 /** Where a context runs. */

@@ -29,6 +29,7 @@ const char *spops_status_name(spops_status status)
     case SPOPS_STATUS_CORRUPT_DATA: return "CORRUPT_DATA";
     case SPOPS_STATUS_CAPACITY_EXCEEDED: return "CAPACITY_EXCEEDED";
     case SPOPS_STATUS_COMPILE_FAILED: return "COMPILE_FAILED";
+    case SPOPS_STATUS_COMM_BROKEN: return "COMM_BROKEN";
     }
     return "?";
 }

@@ -2253,6 +2253,44 @@ static void load_model(world *w)
     onnx_file_free(&f);
 }
 
+// One rank of a group of one, or of two of which the other never comes.
+static void use_comm(world *w)
+{
+    spops_comm_options o = spops_comm_options_default();
+    spops_comm_group *group = NULL;
+    spops_comm *comm = NULL;
+    const int32_t num_ranks = rarely(w) ? hostile_i32(w) : 1 + (int32_t)rarely(w);
+    const spops_status said[] = {SPOPS_STATUS_OK, SPOPS_STATUS_INVALID_ARGUMENT,
+                                 SPOPS_STATUS_CAPACITY_EXCEEDED, (spops_status)11};
+    int64_t counts[4], offsets[4];
+    uint8_t value[8] = {0}, values[16];
+    o.timeout_ms = rarely(w) ? hostile_i32(w) : 1;
+    if (num_ranks > 2 || spops_comm_group_create(num_ranks, rarely(w) ? NULL : &group) != 0) return;
+    const int32_t rank = rarely(w) ? hostile_i32(w) : 0;
+    (void)CALL(w, spops_comm_create_threads(w->ctx, rarely(w) ? NULL : group, rank, &o, &comm));
+    if (comm != NULL && o.timeout_ms > 0 && o.timeout_ms < 100) { // 0 is a minute
+        const spops_dtype dtype = any_dtype(w);
+        const int64_t rows = pick(w, 8), cols = pick(w, 4) * 2;
+        const spops_matrix send = matrix(w, rows, cols, dtype), recv = matrix(w, rows, cols, dtype);
+        for (int i = 0; i < 4; ++i) {
+            counts[i] = count_of(w, pick(w, 4));
+            offsets[i] = count_of(w, pick(w, 4));
+        }
+        const spops_comm_layout l = {counts, offsets, counts, rarely(w) ? NULL : offsets + 2};
+        (void)CALL(w, spops_comm_exchange_execute(w->ctx, comm, rarely(w) ? NULL : &l, send, recv));
+        (void)CALL(w, spops_comm_exchange_begin(w->ctx, comm, &l, send, recv));
+        (void)CALL(w, spops_comm_barrier_sync(w->ctx, comm)); // refused, where that one has begun
+        (void)CALL(w, spops_comm_exchange_end(w->ctx, comm));
+        (void)CALL(w, spops_comm_gather_sync(w->ctx, comm, value, pick(w, 9), values));
+        (void)CALL(w, spops_comm_agree_sync(w->ctx, comm, said[pick(w, 4)]));
+        FUZZ_REQUIRE(spops_comm_rank(comm) == 0 && spops_comm_num_ranks(comm) == num_ranks, "rank");
+    }
+    const int is_first = (int)pick(w, 2);
+    if (is_first) spops_comm_group_destroy(group);
+    spops_comm_destroy(comm);
+    if (!is_first) spops_comm_group_destroy(group);
+}
+
 // ---- The table ----------------------------------------------------------------------------------
 
 static void (*const calls[])(world *w) = {
@@ -2265,7 +2303,7 @@ static void (*const calls[])(world *w) = {
     make_nearest,       make_pointconv,   convolve_points, make_point_level, make_interpolation,
     make_point_pyramid, make_patches,     attend,          make_buckets,     pool_buckets,
     multiply_rows,      convert_rows,     call_operator,   call_operator,    normalise_samples,
-    activate,           load_model,
+    activate,           load_model,       use_comm,
 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)

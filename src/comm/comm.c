@@ -1,0 +1,312 @@
+// SPDX-License-Identifier: Apache-2.0
+// Communicators: arguments, and what each call gives every other rank. How it gets there is the
+// transport's (threads.c).
+#include "comm/comm.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "core/check.h"
+#include "core/matrix.h"
+
+// What spops_comm_agree_sync gathers of a rank.
+typedef struct spops_comm_report {
+    int32_t status;
+    char text[SPOPS_ERROR_BYTES - sizeof(int32_t)];
+} spops_comm_report;
+
+#define ALL_DTYPES ((1u << (SPOPS_DTYPE_F64 + 1)) - 1)
+
+// ---- Objects ------------------------------------------------------------------------------------
+
+spops_status spops_comm_new(spops_context *ctx, const char *call, int32_t num_ranks, int32_t rank,
+                            const spops_comm_options *options, spops_comm **out)
+{
+    const size_t n = (size_t)num_ranks;
+    spops_comm_options read;
+    spops_comm *comm;
+
+    *out = NULL;
+    memset(&read, 0, sizeof read);
+    SPOPS_TRY(spops_read_options(ctx, call, options, &read, sizeof read));
+    SPOPS_REQUIRE(ctx, read.timeout_ms >= 0,
+                  "%s: timeout_ms is %" PRId32 ", expected 0 to 2147483647", call, read.timeout_ms);
+    SPOPS_TRY(spops_check_reserved(ctx, call, read.reserved));
+    comm = spops_host_alloc(ctx, 1, sizeof *comm);
+    if (comm == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
+    comm->home = ctx;
+    comm->rank = rank;
+    comm->num_ranks = num_ranks;
+    comm->timeout_ms = read.timeout_ms > 0 ? read.timeout_ms : SPOPS_COMM_DEFAULT_TIMEOUT_MS;
+    comm->sends = spops_host_alloc(ctx, n, sizeof *comm->sends);
+    comm->recvs = spops_host_alloc(ctx, n, sizeof *comm->recvs);
+    comm->reports = spops_host_alloc(ctx, n + 1, sizeof *comm->reports);
+    if (comm->sends == NULL || comm->recvs == NULL || comm->reports == NULL) {
+        spops_comm_delete(comm);
+        return SPOPS_STATUS_OUT_OF_MEMORY;
+    }
+    *out = comm;
+    return SPOPS_STATUS_OK;
+}
+
+void spops_comm_delete(spops_comm *comm)
+{
+    const size_t n = (size_t)comm->num_ranks;
+    spops_host_free(comm->home, comm->sends, n, sizeof *comm->sends);
+    spops_host_free(comm->home, comm->recvs, n, sizeof *comm->recvs);
+    spops_host_free(comm->home, comm->reports, n + 1, sizeof *comm->reports);
+    spops_host_free(comm->home, comm, 1, sizeof *comm);
+}
+
+void spops_comm_destroy(spops_comm *comm)
+{
+    if (comm == NULL) return;
+    if (spops_log_is_on) spops_log_call(comm->home, "comm_destroy");
+    comm->transport->destroy(comm);
+    spops_comm_delete(comm);
+}
+
+int32_t spops_comm_rank(const spops_comm *comm)
+{
+    return comm != NULL ? comm->rank : -1;
+}
+
+int32_t spops_comm_num_ranks(const spops_comm *comm)
+{
+    return comm != NULL ? comm->num_ranks : 0;
+}
+
+// ---- Meetings -----------------------------------------------------------------------------------
+
+spops_status spops_comm_copy(spops_context *ctx, const spops_comm_pieces *to,
+                             const spops_comm_pieces *from)
+{
+    if (to->count == 1 && from->count == 1)
+        return ctx->backend->copy(ctx, to->data, from->data, to->bytes);
+    for (int64_t i = 0; i < to->count; ++i)
+        SPOPS_TRY(ctx->backend->copy(ctx, to->data + (size_t)i * to->stride,
+                                     from->data + (size_t)i * from->stride, to->bytes));
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status meet(spops_context *ctx, spops_comm *comm, const spops_comm_meeting *meeting)
+{
+    SPOPS_TRY(comm->transport->begin(ctx, comm, meeting));
+    return comm->transport->end(ctx, comm, meeting);
+}
+
+// What every call on a communicator begins with. A call that fails here has not come to a meeting.
+static spops_status begin_call(spops_context *ctx, const char *call, const spops_comm *comm)
+{
+    SPOPS_BEGIN_CALL(ctx, call);
+    SPOPS_REQUIRE(ctx, comm != NULL, "%s: comm is NULL", call);
+    SPOPS_TRY(spops_check_home(ctx, call, "comm", comm->home));
+    SPOPS_REQUIRE(ctx, !comm->begun, "%s: an exchange has begun on comm, and not ended", call);
+    return SPOPS_STATUS_OK;
+}
+
+// ---- Host values --------------------------------------------------------------------------------
+
+static spops_status check_values(spops_context *ctx, const char *call, const void *value,
+                                 size_t bytes, const void *values)
+{
+    SPOPS_REQUIRE(ctx, bytes <= SPOPS_COMM_MAX_VALUE_BYTES, "%s: bytes is %zu, expected 0 to %d",
+                  call, bytes, SPOPS_COMM_MAX_VALUE_BYTES);
+    SPOPS_REQUIRE(ctx, value != NULL || bytes == 0, "%s: value is NULL", call);
+    SPOPS_REQUIRE(ctx, values != NULL || bytes == 0, "%s: values is NULL", call);
+    return SPOPS_STATUS_OK;
+}
+
+// Each rank's value on all ranks.
+static spops_status gather(spops_context *ctx, const char *call, spops_comm *comm,
+                           spops_comm_kind kind, spops_status refused, const void *value,
+                           size_t bytes, void *values)
+{
+    const spops_comm_meeting meeting = {call, kind, (int64_t)bytes, refused};
+
+    for (int32_t r = 0; r < comm->num_ranks; ++r) {
+        comm->sends[r] = (spops_comm_pieces){(char *)(uintptr_t)value, 1, bytes, bytes};
+        comm->recvs[r] = (spops_comm_pieces){
+            values != NULL ? (char *)values + (size_t)r * bytes : NULL, 1, bytes, bytes};
+    }
+    return meet(ctx, comm, &meeting);
+}
+
+spops_status spops_comm_gather_sync(spops_context *ctx, spops_comm *comm, const void *value,
+                                    size_t bytes, void *values)
+{
+    static const char call[] = "comm_gather_sync";
+    spops_status refused;
+
+    SPOPS_TRY(begin_call(ctx, call, comm));
+    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    refused = check_values(ctx, call, value, bytes, values);
+    return gather(ctx, call, comm, SPOPS_COMM_GATHER, refused, value, bytes, values);
+}
+
+spops_status spops_comm_barrier_sync(spops_context *ctx, spops_comm *comm)
+{
+    static const char call[] = "comm_barrier_sync";
+
+    SPOPS_TRY(begin_call(ctx, call, comm));
+    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    return gather(ctx, call, comm, SPOPS_COMM_BARRIER, SPOPS_STATUS_OK, NULL, 0, NULL);
+}
+
+spops_status spops_comm_agree_sync(spops_context *ctx, spops_comm *comm, spops_status status)
+{
+    static const char call[] = "comm_agree_sync";
+    spops_comm_report *own, *all;
+    spops_status refused = SPOPS_STATUS_OK;
+
+    SPOPS_TRY(begin_call(ctx, call, comm));
+    own = comm->reports;
+    all = comm->reports + 1;
+    memset(own, 0, sizeof *own);
+    own->status = (int32_t)status;
+    if (status != SPOPS_STATUS_OK)
+        (void)snprintf(own->text, sizeof own->text, "%s", spops_last_error(ctx));
+    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    if ((unsigned)status > SPOPS_STATUS_COMM_BROKEN)
+        refused = spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT,
+                             "%s: status is %d, which is no status", call, (int)status);
+    SPOPS_TRY(gather(ctx, call, comm, SPOPS_COMM_AGREE, refused, own, sizeof *own, all));
+    for (int32_t r = 0; r < comm->num_ranks; ++r)
+        if (all[r].status != SPOPS_STATUS_OK)
+            return spops_fail(ctx, (spops_status)all[r].status, "%s: rank %" PRId32 ": %.460s",
+                              call, r, all[r].text);
+    return SPOPS_STATUS_OK;
+}
+
+// ---- Exchange -----------------------------------------------------------------------------------
+
+// Rows that follow each other without a gap, of any dtype.
+static spops_status check_rows(spops_context *ctx, const char *call, const char *name,
+                               spops_matrix m, int64_t cols, unsigned dtypes)
+{
+    SPOPS_TRY(spops_check_matrix(ctx, call, name, m, m.rows, cols, dtypes));
+    SPOPS_REQUIRE(ctx, m.rows <= 1 || m.row_stride == m.cols,
+                  "%s: %s.row_stride is %" PRId64 ", expected %" PRId64 ", its cols", call, name,
+                  m.row_stride, m.cols);
+    return SPOPS_STATUS_OK;
+}
+
+// Each rank's range lies in the matrix; ranges that are received follow each other.
+static spops_status check_ranges(spops_context *ctx, const char *call, const spops_comm *comm,
+                                 const char *name, const int64_t *counts, const int64_t *offsets,
+                                 int64_t rows, bool ascend)
+{
+    int64_t end = 0;
+
+    SPOPS_REQUIRE(ctx, counts != NULL, "%s: layout.%s_counts is NULL", call, name);
+    SPOPS_REQUIRE(ctx, offsets != NULL, "%s: layout.%s_offsets is NULL", call, name);
+    for (int32_t r = 0; r < comm->num_ranks; ++r) {
+        SPOPS_REQUIRE(ctx, counts[r] >= 0 && counts[r] <= rows,
+                      "%s: layout.%s_counts[%" PRId32 "] is %" PRId64 ", expected 0 to %" PRId64
+                      ", the rows of %s",
+                      call, name, r, counts[r], rows, name);
+        if (counts[r] == 0) continue;
+        SPOPS_REQUIRE(ctx, offsets[r] >= end && offsets[r] <= rows - counts[r],
+                      "%s: layout.%s_offsets[%" PRId32 "] is %" PRId64 ", expected %" PRId64
+                      " to %" PRId64,
+                      call, name, r, offsets[r], end, rows - counts[r]);
+        if (ascend) end = offsets[r] + counts[r];
+    }
+    return SPOPS_STATUS_OK;
+}
+
+// What is received shares nothing with what is sent; rows for the rank itself are looked at too.
+static spops_status check_apart(spops_context *ctx, const char *call, const spops_comm *comm)
+{
+    uintptr_t begin = UINTPTR_MAX, end = 0;
+
+    for (int32_t r = 0; r < comm->num_ranks; ++r) {
+        const spops_comm_pieces *p = &comm->sends[r];
+        if (p->bytes == 0) continue;
+        if ((uintptr_t)p->data < begin) begin = (uintptr_t)p->data;
+        if ((uintptr_t)p->data + p->bytes > end) end = (uintptr_t)p->data + p->bytes;
+    }
+    for (int32_t r = 0; r < comm->num_ranks; ++r) {
+        const spops_comm_pieces *p = &comm->recvs[r];
+        SPOPS_REQUIRE(
+            ctx,
+            p->bytes == 0 || (uintptr_t)p->data >= end || (uintptr_t)p->data + p->bytes <= begin,
+            "%s: rows of recv from rank %" PRId32 " share memory with rows of send", call, r);
+    }
+    return SPOPS_STATUS_OK;
+}
+
+static spops_comm_pieces rows_of(spops_matrix m, int64_t offset, int64_t count)
+{
+    const size_t row_bytes = (size_t)spops_elements_bytes(m.dtype, m.cols);
+    const spops_comm_pieces p = {count > 0 ? (char *)m.data + (size_t)offset * row_bytes : NULL, 1,
+                                 (size_t)count * row_bytes, 0};
+    return p;
+}
+
+static spops_status check_exchange(spops_context *ctx, const char *call, spops_comm *comm,
+                                   const spops_comm_layout *l, spops_matrix send, spops_matrix recv)
+{
+    SPOPS_TRY(spops_check_object(ctx, call, "layout", l, _Alignof(spops_comm_layout)));
+    SPOPS_TRY(check_rows(ctx, call, "send", send, send.cols, ALL_DTYPES));
+    SPOPS_TRY(check_rows(ctx, call, "recv", recv, send.cols, 1u << (unsigned)send.dtype));
+    SPOPS_TRY(
+        check_ranges(ctx, call, comm, "send", l->send_counts, l->send_offsets, send.rows, false));
+    SPOPS_TRY(
+        check_ranges(ctx, call, comm, "recv", l->recv_counts, l->recv_offsets, recv.rows, true));
+    SPOPS_REQUIRE(ctx, l->send_counts[comm->rank] == l->recv_counts[comm->rank],
+                  "%s: layout.recv_counts[%" PRId32 "] is %" PRId64 ", expected %" PRId64
+                  ", what the rank sends itself",
+                  call, comm->rank, l->recv_counts[comm->rank], l->send_counts[comm->rank]);
+    for (int32_t r = 0; r < comm->num_ranks; ++r) {
+        comm->sends[r] = rows_of(send, l->send_offsets[r], l->send_counts[r]);
+        comm->recvs[r] = rows_of(recv, l->recv_offsets[r], l->recv_counts[r]);
+    }
+    return check_apart(ctx, call, comm);
+}
+
+// The rank's refusal comes to the meeting, which it ends on all ranks.
+static spops_status begin_exchange(spops_context *ctx, const char *call, spops_comm *comm,
+                                   const spops_comm_layout *layout, spops_matrix send,
+                                   spops_matrix recv, spops_comm_meeting *meeting)
+{
+    SPOPS_TRY(begin_call(ctx, call, comm));
+    const spops_status refused = check_exchange(ctx, call, comm, layout, send, recv);
+    *meeting = (spops_comm_meeting){call, SPOPS_COMM_EXCHANGE, 0, refused};
+    if (refused != SPOPS_STATUS_OK) return meet(ctx, comm, meeting);
+    meeting->size = spops_elements_bytes(send.dtype, send.cols);
+    return comm->transport->begin(ctx, comm, meeting);
+}
+
+spops_status spops_comm_exchange_execute(spops_context *ctx, spops_comm *comm,
+                                         const spops_comm_layout *layout, spops_matrix send,
+                                         spops_matrix recv)
+{
+    spops_comm_meeting meeting;
+    SPOPS_TRY(begin_exchange(ctx, "comm_exchange_execute", comm, layout, send, recv, &meeting));
+    return comm->transport->end(ctx, comm, &meeting);
+}
+
+spops_status spops_comm_exchange_begin(spops_context *ctx, spops_comm *comm,
+                                       const spops_comm_layout *layout, spops_matrix send,
+                                       spops_matrix recv)
+{
+    spops_comm_meeting meeting;
+    SPOPS_TRY(begin_exchange(ctx, "comm_exchange_begin", comm, layout, send, recv, &meeting));
+    comm->meeting = meeting;
+    comm->begun = true;
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_comm_exchange_end(spops_context *ctx, spops_comm *comm)
+{
+    static const char call[] = "comm_exchange_end";
+
+    SPOPS_BEGIN_CALL(ctx, call);
+    SPOPS_REQUIRE(ctx, comm != NULL, "%s: comm is NULL", call);
+    SPOPS_TRY(spops_check_home(ctx, call, "comm", comm->home));
+    SPOPS_REQUIRE(ctx, comm->begun, "%s: no exchange has begun on comm", call);
+    comm->begun = false;
+    comm->meeting.call = call;
+    return comm->transport->end(ctx, comm, &comm->meeting);
+}

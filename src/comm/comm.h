@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// The inside of a communicator: what a rank has for each other rank, and how it gets there.
+#ifndef SPOPS_COMM_COMM_H
+#define SPOPS_COMM_COMM_H
+
+#include <stdbool.h>
+
+#include "core/context.h"
+#include "spops/comm.h"
+
+// Pieces for one rank, or of one: count of them, `bytes` each, `stride` bytes apart.
+typedef struct spops_comm_pieces {
+    char *data;
+    int64_t count;
+    size_t bytes, stride;
+} spops_comm_pieces;
+
+typedef enum spops_comm_kind {
+    SPOPS_COMM_EXCHANGE = 1, // of rows where contexts run; the others are of host memory
+    SPOPS_COMM_GATHER = 2,
+    SPOPS_COMM_BARRIER = 3,
+    SPOPS_COMM_AGREE = 4
+} spops_comm_kind;
+
+// A meeting of all ranks: comm->sends and comm->recvs are moved. What must be the same on all ranks.
+typedef struct spops_comm_meeting {
+    const char *call; // static text, such as "comm_exchange"
+    spops_comm_kind kind;
+    int64_t size;         // bytes of a row, of a value
+    spops_status refused; // the rank's own status; its text is the context's
+} spops_comm_meeting;
+
+// How ranks meet. begin takes what comm sends, end returns when recvs are there (host values, CPU) or
+// enqueued. Failures are reported on ctx and are those of all ranks.
+typedef struct spops_comm_transport {
+    spops_status (*begin)(spops_context *ctx, spops_comm *comm, const spops_comm_meeting *meeting);
+    spops_status (*end)(spops_context *ctx, spops_comm *comm, const spops_comm_meeting *meeting);
+    void (*destroy)(spops_comm *comm);
+} spops_comm_transport;
+
+struct spops_comm {
+    const spops_comm_transport *transport;
+    spops_context *home;
+    void *state; // the transport's
+    int32_t rank, num_ranks, timeout_ms;
+    bool begun;                        // an exchange has, and not ended:
+    spops_comm_meeting meeting;        // this one
+    spops_comm_pieces *sends, *recvs;  // [num_ranks] each
+    struct spops_comm_report *reports; // [1 + num_ranks]: its own, and those of all
+};
+
+// A communicator without a transport, in ctx's memory; NULL, with a message, where there is none.
+spops_status spops_comm_new(spops_context *ctx, const char *call, int32_t num_ranks, int32_t rank,
+                            const spops_comm_options *options, spops_comm **out);
+void spops_comm_delete(spops_comm *comm);
+
+// count pieces from one place to another, on ctx's stream.
+spops_status spops_comm_copy(spops_context *ctx, const spops_comm_pieces *to,
+                             const spops_comm_pieces *from);
+
+#endif
