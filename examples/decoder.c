@@ -16,7 +16,7 @@
 #include "decoder/reference.h"
 #include "decoder/surface.h"
 #include "networks/draw.h"
-#include "networks/floors.h"
+#include "networks/options.h"
 #include "networks/report.h"
 
 #include <inttypes.h>
@@ -50,79 +50,34 @@ static const char usage[] =
 enum { NUM_FRAMES = 2 };
 
 typedef struct options {
-    int size, check, times, layers;
+    network_options network;
+    int size, no_times;
     shape_kind shape;
     double growth, width, memory_gb;
     int64_t slice_rows;
-    ceilings ceilings;
-    const char *dtype, *output, *weights, *generate;
-    spops_backend_kind backend;
 } options;
-
-static int read_choice(const char *name, const char *value, options *o)
-{
-    if (strcmp(name, "--shape") == 0 && strcmp(value, "gyroid") == 0)
-        o->shape = SHAPE_GIVEN;
-    else if (strcmp(name, "--shape") == 0 && strcmp(value, "predicted") == 0)
-        o->shape = SHAPE_PREDICTED;
-    else if (strcmp(name, "--backend") == 0 && strcmp(value, "cpu") == 0)
-        o->backend = SPOPS_BACKEND_CPU;
-    else if (strcmp(name, "--backend") == 0 && strcmp(value, "cuda") == 0)
-        o->backend = SPOPS_BACKEND_CUDA;
-    else if (strcmp(name, "--dtype") == 0 &&
-             (strcmp(value, "f16") == 0 || strcmp(value, "f32") == 0))
-        o->dtype = value;
-    else
-        return 0;
-    return 1;
-}
 
 static int read_options(int argc, char **argv, options *o)
 {
-    const options defaults = {.size = 256,
-                              .times = 1,
+    const options defaults = {.network = network_options_default(),
+                              .size = 256,
                               .shape = SHAPE_GIVEN,
                               .growth = 8,
-                              .width = 1,
-                              .ceilings = {790, 4200},
-                              .dtype = "",
-                              .backend = SPOPS_BACKEND_AUTO};
+                              .width = 1};
+    const char *shape = "gyroid";
+    const option_row own[] = {
+        {"--size", OPTION_INT, &o->size},          {"--shape", OPTION_TEXT, &shape},
+        {"--growth", OPTION_NUMBER, &o->growth},   {"--width", OPTION_NUMBER, &o->width},
+        {"--slice", OPTION_COUNT, &o->slice_rows}, {"--memory", OPTION_NUMBER, &o->memory_gb},
+        {"--no-times", OPTION_FLAG, &o->no_times},
+    };
+
     *o = defaults;
-    for (int i = 1; i < argc; ++i) {
-        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
-        ++i; /* most have a value */
-        if (read_choice(name, value, o))
-            ;
-        else if (strcmp(name, "--size") == 0)
-            o->size = atoi(value);
-        else if (strcmp(name, "--growth") == 0)
-            o->growth = atof(value);
-        else if (strcmp(name, "--width") == 0)
-            o->width = atof(value);
-        else if (strcmp(name, "--slice") == 0)
-            o->slice_rows = atoll(value);
-        else if (strcmp(name, "--memory") == 0)
-            o->memory_gb = atof(value);
-        else if (strcmp(name, "--weights") == 0 && value[0] != 0)
-            o->weights = value;
-        else if (strcmp(name, "--generate") == 0 && value[0] != 0)
-            o->generate = value;
-        else if (strcmp(name, "--output") == 0 && value[0] != 0)
-            o->output = value;
-        else if (strcmp(name, "--ceilings") == 0 &&
-                 sscanf(value, "%lf,%lf", &o->ceilings.tflops, &o->ceilings.gbs) == 2)
-            ;
-        else if (--i, strcmp(name, "--check") == 0)
-            o->check = 1;
-        else if (strcmp(name, "--layers") == 0)
-            o->layers = 1;
-        else if (strcmp(name, "--no-times") == 0)
-            o->times = 0;
-        else
-            return 1;
-    }
-    return !(o->size >= 32 && o->size <= 4096 && o->size % 32 == 0 && o->growth >= 1 &&
-             o->growth <= 8 && o->memory_gb >= 0 && o->ceilings.tflops > 0 && o->ceilings.gbs > 0);
+    if (network_options_read(argc, argv, &o->network, own, sizeof own / sizeof *own)) return 1;
+    if (strcmp(shape, "predicted") == 0) o->shape = SHAPE_PREDICTED;
+    return !(o->shape == SHAPE_PREDICTED || strcmp(shape, "gyroid") == 0) ||
+           !(o->size >= 32 && o->size <= 4096 && o->size % 32 == 0 && o->growth >= 1 &&
+             o->growth <= 8 && o->network.num_files == 0);
 }
 
 /* ---- Frames ----------------------------------------------------------------------------------- */
@@ -295,7 +250,7 @@ static int print_parts(engine *e, const options *o, const sizes *s, const report
                                      &sums[part_of(p->kind)][LEVELS], all};
         for (int k = 0; k < 3; ++k) {
             to_sum[k]->us += calls[i].us[times / 2];
-            to_sum[k]->floor_us += floor_us(o->ceilings, w);
+            to_sum[k]->floor_us += floor_us(o->network.ceilings, w);
             to_sum[k]->flops += w.flops;
             to_sum[k]->kernels += graph_num_kernels(calls[i].g);
             ++to_sum[k]->calls;
@@ -309,7 +264,7 @@ static int print_parts(engine *e, const options *o, const sizes *s, const report
     for (int k = 0; k < NUM_PARTS && !failed; ++k) {
         for (int l = 0; l < LEVELS; ++l) {
             char name[64];
-            if (!o->layers || sums[k][l].calls == 0) continue;
+            if (!o->network.layers || sums[k][l].calls == 0) continue;
             snprintf(name, sizeof name, "  %lld x %d", (long long)s->rows[l], e->net->channels[l]);
             print_sum(name, &sums[k][l]);
         }
@@ -462,16 +417,16 @@ static int run_frame(engine *e, const options *o, graph *whole, const frame *f, 
     for (int l = 0; l < LEVELS; ++l)
         printf(" %lld", (long long)s.pairs[l]);
     printf("\n");
-    return (o->check && check_frame(e, f, &s)) || (o->times && measure_frame(e, o, whole, &s, to));
+    return (o->network.check && check_frame(e, f, &s)) ||
+           (!o->no_times && measure_frame(e, o, whole, &s, to));
 }
 
 static int run(const options *o, const device *d, const network *net, const weights_file *weights,
                FILE *json)
 {
-    const int f32 =
-        strcmp(o->dtype, "f32") == 0 || (o->dtype[0] == 0 && d->backend == SPOPS_BACKEND_CPU);
+    const spops_dtype dtype = network_options_dtype(&o->network, d);
     const size_t used = device_used_bytes(d);
-    engine_options eo = {.dtype = f32 ? SPOPS_DTYPE_F32 : SPOPS_DTYPE_F16,
+    engine_options eo = {.dtype = dtype,
                          .shape = o->shape,
                          .size = o->size,
                          .slice_rows = o->slice_rows,
@@ -483,7 +438,7 @@ static int run(const options *o, const device *d, const network *net, const weig
     int failed = make_frames(o, frames);
 
     printf("%s children in a grid of %d^3, %s on %s\n",
-           o->shape == SHAPE_GIVEN ? "a gyroid's" : "predicted", o->size, f32 ? "f32" : "f16",
+           o->shape == SHAPE_GIVEN ? "a gyroid's" : "predicted", o->size, spops_dtype_name(dtype),
            d->backend == SPOPS_BACKEND_CPU ? "the CPU" : "a GPU");
     if (!failed) {
         set_capacities(o, frames, eo.max_rows);
@@ -511,8 +466,8 @@ static int run(const options *o, const device *d, const network *net, const weig
 /* Both shapes, narrow and small. */
 static int run_small(options o, const device *d, const network *net)
 {
-    o.check = 1;
-    o.times = 0;
+    o.network.check = 1;
+    o.no_times = 1;
     o.size = 32;
     o.shape = SHAPE_PREDICTED;
     o.slice_rows = 48; /* several slices, and a shorter one at the end */
@@ -536,17 +491,17 @@ int main(int argc, char **argv)
         fputs(usage, stderr);
         return 2;
     }
-    if (o.output != NULL && (json = fopen(o.output, "a")) == NULL) {
-        fprintf(stderr, "%s: cannot be written\n", o.output);
+    if (o.network.output != NULL && (json = fopen(o.network.output, "a")) == NULL) {
+        fprintf(stderr, "%s: cannot be written\n", o.network.output);
         return 1;
     }
-    if (device_open(&d, o.backend)) return 1;
+    if (device_open(&d, o.network.backend)) return 1;
     memset(&weights, 0, sizeof weights);
-    failed = (o.generate != NULL && weights_write(o.generate, &net)) ||
-             (o.weights != NULL && weights_open(&weights, o.weights));
+    failed = (o.network.generate != NULL && weights_write(o.network.generate, &net)) ||
+             (o.network.weights != NULL && weights_open(&weights, o.network.weights));
     if (!failed)
         failed = argc == 1 ? run_small(o, &d, &net)
-                           : run(&o, &d, &net, o.weights == NULL ? NULL : &weights, json);
+                           : run(&o, &d, &net, o.network.weights == NULL ? NULL : &weights, json);
     weights_close(&weights);
     if (json != NULL) failed |= fclose(json) != 0;
     device_close(&d);

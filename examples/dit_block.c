@@ -8,7 +8,7 @@
  *     dit_block/reference.c    the same in FP64
  */
 #include "dit_block/block.h"
-#include "networks/floors.h"
+#include "networks/options.h"
 #include "networks/report.h"
 
 #include <stdio.h>
@@ -28,51 +28,29 @@ static const char usage[] =
     "  --output FILE       append what was measured, a JSON object a line\n";
 
 typedef struct options {
+    network_options network;
     shape s;
-    int check;
-    ceilings ceilings;
-    const char *dtype, *output;
-    spops_backend_kind backend;
+    const char *dtype; /* bf16 too */
 } options;
 
 static int read_options(int argc, char **argv, options *o)
 {
-    const options defaults = {.s = {32768, 4101, 12, 128, 1024, 96},
-                              .ceilings = {790, 4200},
-                              .dtype = "",
-                              .backend = SPOPS_BACKEND_AUTO};
+    const options defaults = {
+        .network = network_options_default(), .s = {32768, 4101, 12, 128, 1024, 96}, .dtype = ""};
     const shape small = {200, 77, 2, 128, 64, 16};
+    const option_row own[] = {{"--tokens", OPTION_COUNT, &o->s.tokens},
+                              {"--context", OPTION_COUNT, &o->s.context},
+                              {"--heads", OPTION_INT, &o->s.heads},
+                              {"--dtype", OPTION_TEXT, &o->dtype}};
+
     *o = defaults;
     if (argc == 1) {
         o->s = small;
-        o->check = 1;
+        o->network.check = 1;
     }
-    for (int i = 1; i < argc; ++i) {
-        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
-        ++i; /* most have a value */
-        if (strcmp(name, "--tokens") == 0)
-            o->s.tokens = atoll(value);
-        else if (strcmp(name, "--context") == 0)
-            o->s.context = atoll(value);
-        else if (strcmp(name, "--heads") == 0)
-            o->s.heads = atoi(value);
-        else if (strcmp(name, "--dtype") == 0)
-            o->dtype = value;
-        else if (strcmp(name, "--backend") == 0)
-            o->backend = strcmp(value, "cpu") == 0 ? SPOPS_BACKEND_CPU : SPOPS_BACKEND_CUDA;
-        else if (strcmp(name, "--output") == 0 && value[0] != 0)
-            o->output = value;
-        else if (strcmp(name, "--ceilings") == 0 &&
-                 sscanf(value, "%lf,%lf", &o->ceilings.tflops, &o->ceilings.gbs) == 2)
-            ;
-        else if (--i, strcmp(name, "--check") == 0)
-            o->check = 1;
-        else
-            return 1;
-    }
-    return !(o->s.tokens > 0 && o->s.tokens <= 40000 && o->s.context > 0 &&
-             o->s.context <= 1000000 && o->s.heads > 0 && o->s.heads <= 32 &&
-             o->ceilings.tflops > 0 && o->ceilings.gbs > 0);
+    return network_options_read(argc, argv, &o->network, own, sizeof own / sizeof *own) ||
+           !(o->s.tokens > 0 && o->s.tokens <= 40000 && o->s.context > 0 &&
+             o->s.context <= 1000000 && o->s.heads <= 32 && o->network.num_files == 0);
 }
 
 /* ---- Parts ------------------------------------------------------------------------------------ */
@@ -139,12 +117,12 @@ static int measure(block *b, const options *o, graph *whole, FILE *json)
         double us = 0;
         int kernels = 0;
         if (graph_time_part(b->d, run_part, &call, 1, launches, &us, &kernels)) return 1;
-        floors_us += floor_us(o->ceilings, w);
+        floors_us += floor_us(o->network.ceilings, w);
         flops += w.flops;
-        printf("  %-16s %10.1f %10.1f %8.1f\n", names[part], us, floor_us(o->ceilings, w),
+        printf("  %-16s %10.1f %10.1f %8.1f\n", names[part], us, floor_us(o->network.ceilings, w),
                w.flops / us * 1e-6);
         if (o->s.tokens == 32768 &&
-            report_part(&to, names[part], us, floor_us(o->ceilings, w), kernels))
+            report_part(&to, names[part], us, floor_us(o->network.ceilings, w), kernels))
             return 1;
     }
     printf("  %-16s %10.1f %10.1f %8.1f, %d kernels\n", "block, one graph", whole_us, floors_us,
@@ -179,11 +157,11 @@ int main(int argc, char **argv)
         fputs(usage, stderr);
         return 2;
     }
-    if (o.output != NULL && (json = fopen(o.output, "a")) == NULL) {
-        fprintf(stderr, "%s: cannot be written\n", o.output);
+    if (o.network.output != NULL && (json = fopen(o.network.output, "a")) == NULL) {
+        fprintf(stderr, "%s: cannot be written\n", o.network.output);
         return 1;
     }
-    if (device_open(&d, o.backend)) return 1;
+    if (device_open(&d, o.network.backend)) return 1;
     dtype = d.backend == SPOPS_BACKEND_CPU ? SPOPS_DTYPE_F32 : SPOPS_DTYPE_F16;
     for (int t = SPOPS_DTYPE_F32; t <= SPOPS_DTYPE_BF16; ++t)
         if (strcmp(o.dtype, spops_dtype_name((spops_dtype)t)) == 0) dtype = (spops_dtype)t;
@@ -193,7 +171,8 @@ int main(int argc, char **argv)
     failed = block_create(&b, &d, &o.s, dtype) ||
              block_enqueue(&b) != SPOPS_STATUS_OK || /* kernels are loaded */
              (whole = graph_capture(&d, block_enqueue, &b, 1)) == NULL ||
-             (o.check && (graph_launch(whole) || check(&b))) || measure(&b, &o, whole, json);
+             (o.network.check && (graph_launch(whole) || check(&b))) ||
+             measure(&b, &o, whole, json);
     graph_destroy(whole);
     block_destroy(&b);
     if (json != NULL) failed |= fclose(json) != 0;

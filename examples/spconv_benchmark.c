@@ -8,7 +8,7 @@
  *     spconv_benchmark/reference.c     the same in FP64, to check a small cloud
  *     networks/device.c                memory, graphs and clocks on the CPU and on a GPU
  */
-#include "networks/floors.h"
+#include "networks/options.h"
 #include "networks/report.h"
 #include "networks/scan.h"
 #include "points_file.h"
@@ -33,45 +33,23 @@ static const char usage[] =
     "  --output FILE       append what was measured, an object a line\n";
 
 typedef struct options {
-    const char *file, *output, *dtype;
-    int copies, check;
-    ceilings ceilings;
-    spops_backend_kind backend;
+    network_options network;
+    const char *file; /* NULL: a simulated scan */
+    int copies;
 } options;
 
 static int read_options(int argc, char **argv, options *o)
 {
-    const options defaults = {
-        .copies = 1, .ceilings = {790, 4200}, .dtype = "", .backend = SPOPS_BACKEND_AUTO};
+    const options defaults = {.network = network_options_default(), .copies = 1};
+    const option_row own[] = {{"--copies", OPTION_INT, &o->copies}};
+
     *o = defaults;
-    for (int i = 1; i < argc; ++i) {
-        const char *name = argv[i], *value = i + 1 < argc ? argv[i + 1] : "";
-        ++i; /* most have a value */
-        if (strcmp(name, "--copies") == 0)
-            o->copies = atoi(value);
-        else if (strcmp(name, "--dtype") == 0)
-            o->dtype = value;
-        else if (strcmp(name, "--backend") == 0 && strcmp(value, "cpu") == 0)
-            o->backend = SPOPS_BACKEND_CPU;
-        else if (strcmp(name, "--backend") == 0 && strcmp(value, "cuda") == 0)
-            o->backend = SPOPS_BACKEND_CUDA;
-        else if (strcmp(name, "--output") == 0 && value[0] != 0)
-            o->output = value;
-        else if (strcmp(name, "--ceilings") == 0)
-            o->ceilings.tflops =
-                sscanf(value, "%lf,%lf", &o->ceilings.tflops, &o->ceilings.gbs) == 2
-                    ? o->ceilings.tflops
-                    : 0;
-        else if (--i, strcmp(name, "--check") == 0)
-            o->check = 1;
-        else if (name[0] != '-' && o->file == NULL)
-            o->file = name;
-        else
-            return 1;
-    }
-    if (o->file == NULL) o->check = 1;
-    return !(o->copies >= 1 && o->copies <= 64 && o->ceilings.tflops > 0 && o->ceilings.gbs > 0) ||
-           (o->dtype[0] != 0 && strcmp(o->dtype, "f16") != 0 && strcmp(o->dtype, "f32") != 0);
+    if (network_options_read(argc, argv, &o->network, own, 1)) return 1;
+    if (o->network.num_files > 0)
+        o->file = o->network.files[0];
+    else
+        o->network.check = 1;
+    return o->copies > 64 || o->network.num_files > 1;
 }
 
 /* ---- The points ------------------------------------------------------------------------------- */
@@ -275,7 +253,7 @@ static int print_parts(engine *e, const options *o, FILE *json, double floors_us
         double us[2], floors[2];
         int kernels;
         for (int way = 0; way < 2; ++way) {
-            floors[way] = floor_us(o->ceilings, part_work(e, p, way));
+            floors[way] = floor_us(o->network.ceilings, part_work(e, p, way));
             floors_us[way] += floors[way];
             if (graph_time_part(e->d, ways[way], &call, gpu ? 10 : 1, gpu ? 15 : 3, &us[way],
                                 &kernels))
@@ -330,7 +308,7 @@ static int measure(engine *e, const options *o, FILE *json)
         engine_enqueue_features, engine_enqueue_layers,  engine_enqueue_layers_backward,
         engine_enqueue_step};
     const int launches = e->d->backend == SPOPS_BACKEND_CUDA ? 50 : 3;
-    const double maps_floor_us = floor_us(o->ceilings, maps_work(&e->sizes, e->num_points));
+    const double maps_floor_us = floor_us(o->network.ceilings, maps_work(&e->sizes, e->num_points));
     double us[NUM_TIMES], floors_us[2], maps_us;
     way_sum sums[2][2] = {{{0, 0, 0}}};
     int kernels[NUM_TIMES];
@@ -369,7 +347,7 @@ int main(int argc, char **argv)
     device d;
     cloud c;
     engine e;
-    spops_dtype dtype = SPOPS_DTYPE_F16;
+    spops_dtype dtype;
     FILE *json = NULL;
     int failed;
 
@@ -378,14 +356,13 @@ int main(int argc, char **argv)
         return 2;
     }
     if (load_cloud(&o, &c)) return 1;
-    if (o.output != NULL && (json = fopen(o.output, "a")) == NULL) {
-        fprintf(stderr, "%s: cannot be written\n", o.output);
+    if (o.network.output != NULL && (json = fopen(o.network.output, "a")) == NULL) {
+        fprintf(stderr, "%s: cannot be written\n", o.network.output);
         return 1;
     }
-    if (device_open(&d, o.backend)) return 1;
-    if (strcmp(o.dtype, "f32") == 0 || (o.dtype[0] == 0 && d.backend == SPOPS_BACKEND_CPU))
-        dtype = SPOPS_DTYPE_F32;
-    failed = o.check && check(&d, dtype, &c);
+    if (device_open(&d, o.network.backend)) return 1;
+    dtype = network_options_dtype(&o.network, &d);
+    failed = o.network.check && check(&d, dtype, &c);
     if (!failed) {
         failed = engine_create(&e, &d, dtype, &c) || measure(&e, &o, json);
         engine_destroy(&e);

@@ -16,19 +16,23 @@ network_options network_options_default(void)
     return o;
 }
 
-/* Where a whole number, or a number, is not one, or is not positive. */
+/* 1 where a number is out of range, or is not whole and should be. */
 static int read_number(const option_row *row, const char *text)
 {
     char *end = NULL;
     const double value = strtod(text, &end);
 
-    if (end == text || *end != 0 || !(value > 0) || value > 1e9) return 1;
+    if (end == text || *end != 0 || !(value >= 0) || value > 1e9) return 1;
+    if (value == 0 && row->kind != OPTION_COUNT) return 1;
     if (row->kind == OPTION_NUMBER) {
         *(double *)row->value = value;
         return 0;
     }
-    *(int *)row->value = (int)value;
-    return (double)(int)value != value;
+    if (row->kind == OPTION_COUNT)
+        *(int64_t *)row->value = (int64_t)value;
+    else
+        *(int *)row->value = (int)value;
+    return (double)(int64_t)value != value;
 }
 
 /* The value of an option, or 1 where it is none. */

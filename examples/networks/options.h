@@ -20,11 +20,17 @@ typedef struct network_options {
 } network_options;
 
 /* An option of a program's own. */
-typedef enum option_kind { OPTION_FLAG, OPTION_INT, OPTION_NUMBER, OPTION_TEXT } option_kind;
+typedef enum option_kind {
+    OPTION_FLAG,
+    OPTION_INT,    /* above 0 */
+    OPTION_COUNT,  /* 0 or more */
+    OPTION_NUMBER, /* above 0 */
+    OPTION_TEXT
+} option_kind;
 typedef struct option_row {
     const char *name; /* "--voxel" */
     option_kind kind;
-    void *value; /* int, int, double, const char * */
+    void *value; /* int, int, int64_t, double, const char * */
 } option_row;
 
 /* 8 beams of 120 rays, an H200's ceilings, a GPU where there is one. */
