@@ -35,6 +35,26 @@ typedef struct spops_conv_layer {
 
 SPOPS_DEFINE_DEFAULT(spops_conv_layer)
 
+/**
+ * A layer in 8 bits: what its codes count, and what follows its sum. Scales are f32 where ctx runs, read
+ * when the stream gets there; NULL: 1.
+ */
+typedef struct spops_quantized_layer {
+    size_t struct_size;
+    const float *x_scale;  /* [1] */
+    const float *w_scales; /* [C_out], as spops_quantize_weights_execute gives them */
+    /* [C_out] f32 where ctx runs, or NULL, as those of spops_conv_layer. */
+    const float *bias, *scale, *shift;
+    const spops_matrix *residual; /* shape and dtype of out, apart from it; or NULL */
+    const float *residual_scale;  /* [1], of a residual of 8 bits */
+    const float *out_scale;       /* [1], of an out of 8 bits */
+    const int32_t *num_rows;      /* linear only, as that of spops_conv_layer */
+    spops_activation activation;
+    float activation_slope; /* of LEAKY_RELU, finite; 0: 0.01 */
+} spops_quantized_layer;
+
+SPOPS_DEFINE_DEFAULT(spops_quantized_layer)
+
 SPOPS_EXTERN_C_END
 
 #endif

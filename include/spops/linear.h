@@ -66,6 +66,27 @@ SPOPS_API spops_status spops_linear_execute(spops_context *ctx, spops_matrix x, 
                                             const spops_conv_layer *layer, spops_matrix out);
 
 /**
+ * Run a linear layer in 8 bits, as spops_sparseconv_execute_quantized runs a convolution:
+ *
+ *     sum[i, o] = sum over c of  x[i, c] * w[o, c]
+ *
+ * x         [rows, C_in], f8e4m3 or i8.
+ * w         [C_out, C_in rounded up to a multiple of 16], dtype of x, row_stride as many columns, aligned
+ *           to 16 bytes.
+ * layer     NULL: defaults.
+ * out       [rows, C_out], f32, f16 or dtype of x. Rows as spops_linear_execute has them.
+ *
+ * Scratch   None.
+ * Errors    INVALID_ARGUMENT, NOT_SUPPORTED (CUDA below compute capability 8.0), CUDA.
+ *
+ * Numerics and the rest as spops_sparseconv_execute_quantized.
+ */
+SPOPS_API spops_status spops_linear_execute_quantized(spops_context *ctx, spops_matrix x,
+                                                      spops_matrix w,
+                                                      const spops_quantized_layer *layer,
+                                                      spops_matrix out);
+
+/**
  * Gradients of the sum (not of what follows it) and of the bias:
  *
  *     grad_x[i, c]  = sum over o of  grad_sum[i, o] * w[c, o]

@@ -185,6 +185,40 @@ SPOPS_API spops_status spops_sparseconv_execute(spops_context *ctx, const spops_
                                                 spops_matrix out);
 
 /**
+ * Run a layer in 8 bits, for networks that are deployed:
+ *
+ *     sum[i, o] = sum over taps k of map, with input row j = j(i, k), and c of  x[j, c] * w[k][o, c]
+ *     v[i, o]   = activation((sum * x_scale * w_scales[o] + bias[o]) * scale[o] + shift[o] + residual[i, o])
+ *     out[i, o] = v[i, o], or of 8 bits  round(v[i, o] / out_scale)
+ *
+ * x         [rows of in, C_in] f8e4m3 or i8, as spops_quantize_execute writes them.
+ * w         [taps * C_out, C_in rounded up to a multiple of 16], dtype of x, row_stride as many columns,
+ *           aligned to 16 bytes: as spops_quantize_weights_execute writes them.
+ * layer     NULL: defaults. num_rows must be NULL.
+ * out       [rows of out, C_out], f32, f16 or dtype of x. Rows as spops_sparseconv_execute has them.
+ *
+ * The plan runs on FETCH_ON_DEMAND (CPU) or IMPLICIT_GEMM (CUDA, compute capability 8.0 or more; rows of
+ * x of multiples of 16 bytes are faster), AUTO among them, and has as many channels at least; one with
+ * `quantized` has its kernels loaded. groups are 1. Of i8, taps * C_in is 131071 at most.
+
+ * Numerics  Sums of i8 are exact, in s32; of f8e4m3 in f32, each product with 13 bits after the largest
+ *           of the 33 numbers that are added at once (docs/quantize.md has the bound). Then in f32, each
+ *           step rounded by itself: v = sum * (x_scale * w_scales[o]); + bias; * scale; + shift;
+ *           + residual (residual_scale * its code); activation. An out of 8 bits is
+ *           v * (1 / out_scale), rounded to nearest even, saturated; NaN becomes 0x7f, in i8 0.
+ *           Same bits on every run and thread count; of i8, with an activation of NONE, RELU or
+ *           LEAKY_RELU, on every backend and device too.
+ * Errors    INVALID_ARGUMENT, SCRATCH_TOO_SMALL, NOT_SUPPORTED (a plan of another dataflow), CUDA.
+ *
+ * Memory, Stream, Scratch and Threads as spops_sparseconv_execute.
+ */
+SPOPS_API spops_status spops_sparseconv_execute_quantized(spops_context *ctx,
+                                                          const spops_sparseconv *conv,
+                                                          spops_matrix x, spops_matrix w,
+                                                          const spops_quantized_layer *layer,
+                                                          spops_matrix out);
+
+/**
  * Gradients of the sum over taps (not of the epilogue):
  *
  *     grad_x[j, c]    = sum over pairs (i, j, k) and o of  grad_sum[i, o] * w[k][c, o]

@@ -53,17 +53,21 @@ template <int COLS_, int STAGES_, int BLOCKS_, bool ALONG_K_, bool ADDS_> struct
     static constexpr int b_pieces = b_line_bytes / 16;
 };
 
-template <class T>
-__device__ __forceinline__ void igemm_add(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0,
-                                          uint32_t b1)
-{
-    if constexpr (std::is_same<T, float>::value)
-        add_product_tf32(sum, a, b0, b1);
-    else if constexpr (std::is_same<T, __half>::value)
-        add_product(f16(), sum, a, b0, b1);
-    else
-        add_product(bf16(), sum, a, b0, b1);
-}
+// Sums of products of T, 32 bytes of k at a time.
+template <class T> struct igemm_sum {
+    typedef float type;
+
+    static __device__ __forceinline__ void add(float (&sum)[4], const uint32_t (&a)[4], uint32_t b0,
+                                               uint32_t b1)
+    {
+        if constexpr (std::is_same<T, float>::value)
+            add_product_tf32(sum, a, b0, b1);
+        else if constexpr (std::is_same<T, __half>::value)
+            add_product(f16(), sum, a, b0, b1);
+        else
+            add_product(bf16(), sum, a, b0, b1);
+    }
+};
 
 // The sums of a record, from `byte` on in each row, into the lines of a stage: four threads to a sum,
 // 16 bytes each. {first sum, sums of group 0 and, above 16 bits, of group 1}.
@@ -81,10 +85,26 @@ __device__ __forceinline__ void igemm_add_rows_80(const igemm_sm80_params &p, in
     }
 }
 
-template <class P, class T>
-__global__ void __launch_bounds__(P::threads, P::BLOCKS)
-    igemm_sm80_kernel(const __grid_constant__ igemm_sm80_params p)
+// 16 bytes of a row from `byte` on, whose address is a multiple of 16.
+__device__ __forceinline__ void igemm_copy_piece(const igemm_sm80_params &p, uint32_t to, int row,
+                                                 int byte, bool there)
 {
+    copy_async<16>(to, p.x + (there ? row * p.x_stride + byte : 0), there);
+}
+
+template <class T, int COLS>
+__device__ __forceinline__ void igemm_finish(const igemm_sm80_params &p, float (&sum)[COLS / 2],
+                                             const int (&row)[2], int col, int q)
+{
+    store_sums<T, COLS>(p.epilogue, sum, row, col, q);
+}
+
+// PARAMS: igemm_sm80_params, or what has more for igemm_copy_piece and igemm_finish.
+template <class P, class T, class PARAMS = igemm_sm80_params>
+__global__ void __launch_bounds__(P::threads, P::BLOCKS)
+    igemm_sm80_kernel(const __grid_constant__ PARAMS p)
+{
+    typedef typename igemm_sum<T>::type S;
     extern __shared__ __align__(128) unsigned char shared[];
     const uint32_t stages = shared_address(shared);
     int *const stage_groups = reinterpret_cast<int *>(shared + P::STAGES * P::stage_bytes);
@@ -135,8 +155,7 @@ __global__ void __launch_bounds__(P::threads, P::BLOCKS)
                 if ((groups >> g & 1) == 0) continue;
                 const bool there = from[g] >= 0 && byte < p.row_bytes;
                 if (P::ADDS && from[g] == -2 && byte < p.row_bytes) continue;
-                copy_async<16>(a + swizzled<64>(g * 64 + row, t % 4),
-                               p.x + (there ? from[g] * p.x_stride + byte : 0), there);
+                igemm_copy_piece(p, a + swizzled<64>(g * 64 + row, t % 4), from[g], byte, there);
             }
             const unsigned char *const w = p.w + (int64_t)tap * p.w_lines * p.w_line_bytes;
 #pragma unroll
@@ -148,7 +167,8 @@ __global__ void __launch_bounds__(P::threads, P::BLOCKS)
                 copy_async<16>(b + swizzled<P::b_line_bytes>(line, at),
                                w + (there ? (int64_t)w_line * p.w_line_bytes + w_byte : 0), there);
             }
-            if (P::ADDS) igemm_add_rows_80<P, T>(p, sums, byte, shared + slot * P::stage_bytes);
+            if constexpr (P::ADDS)
+                igemm_add_rows_80<P, T>(p, sums, byte, shared + slot * P::stage_bytes);
             if (t == 0) stage_groups[slot] = groups;
             if (++k == p.row_stages) {
                 k = 0;
@@ -162,7 +182,7 @@ __global__ void __launch_bounds__(P::threads, P::BLOCKS)
     // ---- Products: registers of matrix_units.cuh.
     const int warp_row = warp % 4 * 32, warp_col = warp / 4 * P::warp_cols;
     const int r = lane % 8, odd = lane / 8 % 2, upper = lane / 16;
-    float sum[2][P::warp_cols / 2] = {};
+    S sum[2][P::warp_cols / 2] = {};
     const auto multiply = [&](int slot) {
         const uint32_t a = stages + slot * P::stage_bytes, b = a + P::a_bytes;
 #pragma unroll
@@ -183,8 +203,8 @@ __global__ void __launch_bounds__(P::threads, P::BLOCKS)
                                                                          col / 8 + upper));
 #pragma unroll
                 for (int i = 0; i < 4; ++i)
-                    igemm_add<T>(*reinterpret_cast<float(*)[4]>(&sum[i / 2][8 * n + i % 2 * 4]),
-                                 left[i / 2], right[i % 2 * 2], right[i % 2 * 2 + 1]);
+                    igemm_sum<T>::add(*reinterpret_cast<S(*)[4]>(&sum[i / 2][8 * n + i % 2 * 4]),
+                                      left[i / 2], right[i % 2 * 2], right[i % 2 * 2 + 1]);
             }
         }
     };
@@ -209,15 +229,15 @@ __global__ void __launch_bounds__(P::threads, P::BLOCKS)
             else
                 out_row[h] = tile.x + at < tile.y ? tile.x + at : -1;
         }
-        store_sums<T, P::warp_cols>(p.epilogue, sum[m], out_row, first_col + warp_col, lane % 4);
+        igemm_finish<T, P::warp_cols>(p, sum[m], out_row, first_col + warp_col, lane % 4);
     }
 }
 
-template <class P, class T>
-spops_status launch_igemm_sm80_policy(spops_context *ctx, const spops_igemm_args *args,
-                                      const weight_form &f)
+// Everything but the epilogue.
+template <class P>
+void fill_sm80_params(const spops_igemm_args *args, const weight_form &f, igemm_sm80_params *params)
 {
-    igemm_sm80_params p = {};
+    igemm_sm80_params &p = *params;
     p.x = static_cast<const unsigned char *>(args->x.data);
     p.w = static_cast<const unsigned char *>(f.copied ? args->scratch : args->w.data);
     p.x_stride = args->x.row_stride * f.bytes;
@@ -235,11 +255,26 @@ spops_status launch_igemm_sm80_policy(spops_context *ctx, const spops_igemm_args
     p.members = args->schedule->members;
     p.last_tap = args->mirrored ? f.taps - 1 : -1;
     p.col_tiles = (f.cols + P::COLS - 1) / P::COLS;
-    p.epilogue = epilogue_of(args);
+}
+
+template <class P, class T, class PARAMS>
+spops_status launch_igemm_sm80_kernel(spops_context *ctx, const spops_igemm_args *args,
+                                      const PARAMS &p)
+{
     return launch_preparing<AFTER_PREVIOUS>(
-        ctx, "igemm: launch", igemm_sm80_kernel<P, T>,
+        ctx, "igemm: launch", igemm_sm80_kernel<P, T, PARAMS>,
         dim3((unsigned)(args->schedule->max_tiles * p.col_tiles)), (unsigned)P::threads,
         (size_t)P::shared_bytes, p);
+}
+
+template <class P, class T>
+spops_status launch_igemm_sm80_policy(spops_context *ctx, const spops_igemm_args *args,
+                                      const weight_form &f)
+{
+    igemm_sm80_params p = {};
+    fill_sm80_params<P>(args, f, &p);
+    p.epilogue = epilogue_of(args);
+    return launch_igemm_sm80_kernel<P, T>(ctx, args, p);
 }
 
 // f(policy) of a tile, of W in form w.
@@ -259,7 +294,8 @@ spops_status with_igemm_sm80(const weight_form &w, bool adds, const F &f)
 template <class T> spops_status prepare_igemm_sm80(spops_context *ctx, bool adds, int32_t forced)
 {
     const auto prepare = [&](auto policy) {
-        return prepare_shared(ctx, "igemm: prepare", igemm_sm80_kernel<decltype(policy), T>);
+        return prepare_shared(ctx, "igemm: prepare",
+                              igemm_sm80_kernel<decltype(policy), T, igemm_sm80_params>);
     };
     weight_form across = {}, along = {};
     along.along_k = true;

@@ -611,13 +611,22 @@ __device__ void igemm_load_rows(const igemm_sm90_params &p, const igemm_sm90_blo
 
 // ---- Partial sums -------------------------------------------------------------------------------
 
+template <class S> struct four_of;
+template <> struct four_of<float> {
+    typedef float4 type;
+};
+template <> struct four_of<int> {
+    typedef int4 type;
+};
+
 // One warpgroup, which has the sums of its rows of a part of a tile. If the tile is in several
 // shares, all but the last leave them and go; the last gets the sums of all. Returns whether the sums
 // are the tile's.
-template <class P>
+template <class P, class S>
 __device__ bool igemm_join(const igemm_sm90_params &p, const igemm_sm90_block<P> &block,
-                           float (&sum)[P::COLS / 2], int tile, int group, int t)
+                           S (&sum)[P::COLS / 2], int tile, int group, int t)
 {
+    typedef typename four_of<S>::type float4;
     if (p.shares == 0) return true; // no block has a share: nobody wrote one
     const igemm_share share = igemm_share_of(block);
     if (share.each == 0) return true;
@@ -635,8 +644,7 @@ __device__ bool igemm_join(const igemm_sm90_params &p, const igemm_sm90_block<P>
     float4 *const to = place(own);
 #pragma unroll
     for (int i = 0; i < P::COLS / 8; ++i)
-        __stcg(to + i * 128,
-               make_float4(sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]));
+        __stcg(to + i * 128, float4{sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]});
     __threadfence();
     const auto wait_for_group = [&] { named_barrier_wait<128>(1 + group); };
     uint32_t *const ticket =

@@ -17,6 +17,7 @@ using namespace spops;
 constexpr int threads = 256;
 constexpr int chunk = SPOPS_BLOCK_COLS;
 constexpr float smallest = 0x1p-126f; // scale
+constexpr unsigned quantized_dtypes = SPOPS_DTYPES_NARROW | 1u << SPOPS_DTYPE_I8;
 
 // Bytes of 16 codes.
 template <class Q> constexpr int chunk_bytes = 2 * row_words<Q>::bits;
@@ -31,6 +32,13 @@ struct quantize_params {
     int64_t block_scales_stride;
     const float *scale;
 };
+
+// Two numbers as codes, as float8.cuh has it.
+__device__ __forceinline__ uint32_t narrow2(int8_t, float low, float high)
+{
+    return (uint32_t)(uint8_t)spops_i8_of_float(low) | (uint32_t)(uint8_t)spops_i8_of_float(high)
+                                                           << 8;
+}
 
 // ---- Codes --------------------------------------------------------------------------------------
 
@@ -223,6 +231,10 @@ __global__ void __launch_bounds__(threads)
 #define SPOPS_DTYPE_FLOAT4 DECODE
 #include "core/dtypes.def"
 #undef DECODE
+__device__ __forceinline__ float decode(int8_t, uint32_t code)
+{
+    return (float)(int8_t)code;
+}
 
 // A whole chunk to f16, which holds every code and its product with a block's scale.
 template <class Q>
@@ -248,7 +260,7 @@ __global__ void __launch_bounds__(threads)
     grid_launch_dependents();
     grid_dependency_wait();
     const position at = position_of(p, i);
-    if constexpr (std::is_same<T, f16>::value) {
+    if constexpr (std::is_same<T, f16>::value && !std::is_same<Q, int8_t>::value) {
         if (p.scale == nullptr && wide && at.n == chunk) return widen_chunk<Q>(p, at);
     }
     const float scale = p.scale != nullptr ? __ldg(p.scale) : 1.0f;
@@ -326,7 +338,7 @@ extern "C" spops_status spops_cuda_quantize(spops_context *ctx, const spops_quan
     const quantize_params p = params_of(args->x, args->q, args->block_scales, args->scale);
     const dim3 grid = blocks_for(p.rows * p.chunks_per_row, threads);
     return with_dtype(args->x.dtype, [&](auto tag) {
-        return with_dtype<SPOPS_DTYPES_NARROW>(args->q.dtype, [&](auto codes) {
+        return with_dtype<quantized_dtypes>(args->q.dtype, [&](auto codes) {
             typedef typename decltype(codes)::type Q;
             return launch(ctx, "quantize: launch", quantize_kernel<typename decltype(tag)::type, Q>,
                           grid, threads, p,
@@ -340,7 +352,7 @@ extern "C" spops_status spops_cuda_dequantize(spops_context *ctx, const spops_qu
     const quantize_params p = params_of(args->x, args->q, args->block_scales, args->scale);
     const dim3 grid = blocks_for(p.rows * p.chunks_per_row, threads);
     return with_dtype(args->x.dtype, [&](auto tag) {
-        return with_dtype<SPOPS_DTYPES_NARROW>(args->q.dtype, [&](auto codes) {
+        return with_dtype<quantized_dtypes>(args->q.dtype, [&](auto codes) {
             typedef typename decltype(codes)::type Q;
             return launch<WAITS_FOR_PREVIOUS>(
                 ctx, "dequantize: launch", dequantize_kernel<typename decltype(tag)::type, Q>, grid,

@@ -88,6 +88,31 @@ spops_status spops_boxed_sparseconv(spops_boxed_call *b)
                                     b->matrices[OUT]);
 }
 
+// X_SCALE to OUT_SCALE are arguments 2 to 9, activation and its slope attributes 0 and 1.
+static spops_quantized_layer quantized_layer_of(const spops_boxed_call *b)
+{
+    spops_quantized_layer layer = spops_quantized_layer_default();
+    layer.x_scale = b->args[2];
+    layer.w_scales = b->args[3];
+    layer.bias = b->args[4];
+    layer.scale = b->args[5];
+    layer.shift = b->args[6];
+    layer.residual = spops_boxed_optional(b, 7);
+    layer.residual_scale = b->args[8];
+    layer.out_scale = b->args[9];
+    layer.activation = (spops_activation)spops_boxed_i32(b, 0);
+    layer.activation_slope = f32_attribute(b, 1);
+    return layer;
+}
+
+spops_status spops_boxed_sparseconv_quantized(spops_boxed_call *b)
+{
+    enum { X, W, CONV = 10, OUT };
+    const spops_quantized_layer layer = quantized_layer_of(b);
+    return spops_sparseconv_execute_quantized(b->ctx, b->args[CONV], b->matrices[X], b->matrices[W],
+                                              &layer, b->matrices[OUT]);
+}
+
 spops_status spops_boxed_sparseconv_backward(spops_boxed_call *b)
 {
     enum { X, W, GRAD_SUM, CONV, GRAD_X, GRAD_W, GRAD_BIAS };
@@ -363,6 +388,15 @@ spops_status spops_boxed_linear(spops_boxed_call *b)
     return spops_linear_execute(b->ctx, b->matrices[X], b->matrices[W], &layer, b->matrices[OUT]);
 }
 
+spops_status spops_boxed_linear_quantized(spops_boxed_call *b)
+{
+    enum { X, W, NUM_ROWS = 10, OUT };
+    spops_quantized_layer layer = quantized_layer_of(b);
+    layer.num_rows = b->args[NUM_ROWS];
+    return spops_linear_execute_quantized(b->ctx, b->matrices[X], b->matrices[W], &layer,
+                                          b->matrices[OUT]);
+}
+
 spops_status spops_boxed_linear_backward(spops_boxed_call *b)
 {
     enum { X, W, GRAD_SUM, NUM_ROWS, GRAD_X, GRAD_W, GRAD_BIAS };
@@ -572,6 +606,14 @@ spops_status spops_boxed_quantize(spops_boxed_call *b)
     enum { X, SCALE, OUT, BLOCK_SCALES };
     return spops_quantize_execute(b->ctx, b->matrices[X], b->args[SCALE], b->matrices[OUT],
                                   spops_boxed_optional(b, BLOCK_SCALES));
+}
+
+spops_status spops_boxed_quantize_weights(spops_boxed_call *b)
+{
+    enum { W, Q, SCALES };
+    return spops_quantize_weights_execute(b->ctx, b->matrices[W], spops_boxed_i32(b, 0),
+                                          spops_boxed_i32(b, 1), b->matrices[Q],
+                                          written(b, SCALES));
 }
 
 spops_status spops_boxed_dequantize(spops_boxed_call *b)

@@ -8,6 +8,7 @@
 
 #include "core/dtypes.h"
 #include "core/half.h"
+#include "core/int8.h"
 
 #define SPOPS_F8E4M3_MAX 448.0f
 #define SPOPS_F8E5M2_MAX 57344.0f
@@ -95,7 +96,7 @@ SPOPS_HD float spops_float_of_f4e2m1(uint8_t code) // of the low four bits
     return spops_float_of_bits(bits | (uint32_t)(code & 0x8u) << 28);
 }
 
-// The largest value of a narrow dtype; of 4-bit codes, times that of their block scales.
+// The largest value of a narrow dtype, or of i8; of 4-bit codes, times that of their block scales.
 static inline float spops_largest_narrow(spops_dtype dtype)
 {
     switch (dtype) {
@@ -106,6 +107,7 @@ static inline float spops_largest_narrow(spops_dtype dtype)
     case SPOPS_DTYPE_##NAME:                                                                       \
         return SPOPS_##NAME##_MAX * SPOPS_F8E4M3_MAX;
 #include "core/dtypes.def"
+    case SPOPS_DTYPE_I8: return SPOPS_I8_MAX;
     default: return 0.0f;
     }
 }

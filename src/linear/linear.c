@@ -7,6 +7,7 @@
 #include "linear/linear_args.h"
 #include "mvmr/matmul_args.h"
 #include "tapconv/layer.h"
+#include "tapconv/quantized_layer.h"
 
 // cuBLAS was right in 16 bits and tf32 up to this depth (docs/sparseconv.md).
 #define LIBRARY_MAX_DEPTH 8100
@@ -239,6 +240,48 @@ spops_status spops_linear_execute(spops_context *ctx, spops_matrix x, spops_matr
     p.finish.epilogue = spops_layer_epilogue(ctx, &layer, w.dtype);
     p.finish.epilogue.residual = with_stride(p.finish.epilogue.residual);
     return multiply(ctx, &p, scratch);
+}
+
+spops_status spops_linear_execute_quantized(spops_context *ctx, spops_matrix x, spops_matrix w,
+                                            const spops_quantized_layer *given, spops_matrix out)
+{
+    static const char call[] = "linear_execute_quantized";
+    spops_quantized_layer layer = {0};
+
+    SPOPS_TRY(spops_quantized_layer_read(ctx, call, given, &layer));
+    const void *const args[] = {&x,
+                                &w,
+                                layer.x_scale,
+                                layer.w_scales,
+                                layer.bias,
+                                layer.scale,
+                                layer.shift,
+                                layer.residual,
+                                layer.residual_scale,
+                                layer.out_scale,
+                                layer.num_rows,
+                                &out};
+    const spops_call_number attributes[] = {{.i = layer.activation}, {.f = layer.activation_slope}};
+    SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_linear_quantized, args, attributes));
+    SPOPS_TRY(check_sizes(ctx, call, x, "out", out));
+    SPOPS_TRY(spops_quantized_layer_check(ctx, call, 1, x, w));
+    SPOPS_REQUIRE_SLOT(ctx, call, igemm8);
+    if (ctx->backend->kind == SPOPS_BACKEND_CUDA && !has_igemm(ctx))
+        return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
+                          "%s: the device has compute capability %d, expected 80 or more", call,
+                          ctx->info.compute_capability);
+    if (out.rows == 0) return SPOPS_STATUS_OK;
+    const spops_igemm_schedule rows = {
+        .num_taps = 1, .max_tiles = (x.rows + SPOPS_IGEMM_TILE_ROWS - 1) / SPOPS_IGEMM_TILE_ROWS};
+    spops_igemm8_args product = {.schedule = &rows,
+                                 .x = with_stride(x),
+                                 .w = w,
+                                 .out = with_stride(out),
+                                 .epilogue = spops_quantized_layer_epilogue(ctx, &layer),
+                                 .num_rows = layer.num_rows,
+                                 .tickets = ctx->tickets};
+    product.epilogue.rest.residual = with_stride(product.epilogue.rest.residual);
+    return ctx->backend->igemm8(ctx, &product);
 }
 
 // ---- Gradients ----------------------------------------------------------------------------------

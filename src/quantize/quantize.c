@@ -36,6 +36,30 @@ spops_status spops_quantize_scale_execute(spops_context *ctx, spops_matrix x, sp
     return ctx->backend->quantize_scale(ctx, &args);
 }
 
+spops_status spops_quantize_weights_execute(spops_context *ctx, spops_matrix w, int32_t taps,
+                                            int32_t w_transposed, spops_matrix q, float *scales)
+{
+    static const char call[] = "quantize_weights_execute";
+    const void *const given[] = {&w, &q, scales};
+    const spops_call_number attributes[] = {{.i = taps}, {.i = w_transposed}};
+
+    SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_quantize_weights, given, attributes));
+    SPOPS_REQUIRE_SLOT(ctx, call, quantize_weights);
+    SPOPS_REQUIRE(ctx, w.rows % taps == 0,
+                  "%s: w has %" PRId64 " rows, expected a multiple of taps = %" PRId32, call,
+                  w.rows, taps);
+    const int64_t each = w.rows / taps;
+    const spops_quantize_weights_args args = {.w = w,
+                                              .q = q,
+                                              .scales = scales,
+                                              .taps = taps,
+                                              .depth = w_transposed ? w.cols : each,
+                                              .cols = w_transposed ? each : w.cols,
+                                              .transposed = w_transposed != 0};
+    if (args.cols == 0) return SPOPS_STATUS_OK;
+    return ctx->backend->quantize_weights(ctx, &args);
+}
+
 spops_status spops_quantize_execute(spops_context *ctx, spops_matrix x, const float *scale,
                                     spops_matrix out, const spops_matrix *block_scales)
 {

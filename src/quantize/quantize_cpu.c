@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Quantising on the CPU: strips of a row at a time, by way of a buffer of f32.
+#include <string.h>
+
 #include "backends/backend_cpu.h"
 #include "core/float8.h"
 #include "core/row_convert.h"
@@ -116,6 +118,10 @@ static void quantize_strip(spops_dtype dtype, const float *v, int n, float scale
             codes[c] = spops_##name##_of_float(v[c] / scale);                                      \
         break;
 #include "core/dtypes.def"
+    case SPOPS_DTYPE_I8:
+        for (int c = 0; c < n; ++c)
+            codes[c] = (uint8_t)spops_i8_of_float(v[c] / scale);
+        break;
     default: break;
     }
 }
@@ -193,6 +199,10 @@ static void dequantize_strip(spops_dtype dtype, const uint8_t *codes, int n, flo
             v[c] = spops_float_of_##name(codes[c]);                                                \
         break;
 #include "core/dtypes.def"
+    case SPOPS_DTYPE_I8:
+        for (int c = 0; c < n; ++c)
+            v[c] = (float)(int8_t)codes[c];
+        break;
     default: break;
     }
 }
@@ -226,5 +236,60 @@ static void dequantize_strips(const void *work, int64_t begin, int64_t end)
 spops_status spops_cpu_dequantize(spops_context *ctx, const spops_quantize_args *args)
 {
     run_strips(ctx, args, dequantize_strips);
+    return SPOPS_STATUS_OK;
+}
+
+// ---- Weights ------------------------------------------------------------------------------------
+
+// n input channels, from c on, of an output channel at a tap.
+static void load_weights(const spops_quantize_weights_args *args, int64_t tap, int64_t c, int n,
+                         int64_t o, float *v)
+{
+    if (args->transposed) {
+        spops_row_load(args->w, tap * args->cols + o, c, n, v);
+        return;
+    }
+    for (int i = 0; i < n; ++i)
+        spops_row_load(args->w, tap * args->depth + c + i, o, 1, v + i);
+}
+
+static void quantize_channels(const void *work, int64_t begin, int64_t end)
+{
+    const spops_quantize_weights_args *args = (const spops_quantize_weights_args *)work;
+    const int64_t padded = args->q.cols;
+    for (int64_t o = begin; o < end; ++o) {
+        float v[STRIP], scale = 1.0f;
+        uint32_t largest = 0;
+        for (int64_t tap = 0; tap < args->taps; ++tap) {
+            for (int64_t c = 0; c < args->depth; c += STRIP) {
+                const int n = args->depth - c < STRIP ? (int)(args->depth - c) : STRIP;
+                load_weights(args, tap, c, n, o, v);
+                for (int i = 0; i < n; ++i) {
+                    const uint32_t magnitude = spops_bits_of_float(v[i]) & 0x7fffffffu;
+                    if (magnitude <= LARGEST_BITS && magnitude > largest) largest = magnitude;
+                }
+            }
+        }
+        if (largest > 0) {
+            scale = spops_float_of_bits(largest) / spops_largest_narrow(args->q.dtype);
+            scale = scale < SMALLEST ? SMALLEST : scale;
+        }
+        args->scales[o] = scale;
+        for (int64_t tap = 0; tap < args->taps; ++tap) {
+            uint8_t *codes = (uint8_t *)args->q.data + (tap * args->cols + o) * padded;
+            for (int64_t c = 0; c < args->depth; c += STRIP) {
+                const int n = args->depth - c < STRIP ? (int)(args->depth - c) : STRIP;
+                load_weights(args, tap, c, n, o, v);
+                quantize_strip(args->q.dtype, v, n, scale, codes + c);
+            }
+            memset(codes + args->depth, 0, (size_t)(padded - args->depth));
+        }
+    }
+}
+
+spops_status spops_cpu_quantize_weights(spops_context *ctx, const spops_quantize_weights_args *args)
+{
+    spops_parallel_for(spops_team_for(ctx, args->w.rows * args->w.cols), args->cols, 0,
+                       quantize_channels, args);
     return SPOPS_STATUS_OK;
 }

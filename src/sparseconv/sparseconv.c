@@ -6,6 +6,7 @@
 
 #include "maps/kernel_maps.h"
 #include "igemm/igemm_plan.h"
+#include "tapconv/quantized_layer.h"
 #include "tapconv/tapconv.h"
 #include "tuning/choices.h"
 
@@ -280,6 +281,15 @@ spops_status spops_sparseconv_execute(spops_context *ctx, const spops_sparseconv
 {
     return spops_tapconv_execute(ctx, SPOPS_OP_sparseconv, (const spops_tapconv *)conv, x, w, layer,
                                  out);
+}
+
+spops_status spops_sparseconv_execute_quantized(spops_context *ctx, const spops_sparseconv *conv,
+                                                spops_matrix x, spops_matrix w,
+                                                const spops_quantized_layer *layer,
+                                                spops_matrix out)
+{
+    return spops_tapconv_execute_quantized(ctx, SPOPS_OP_sparseconv_quantized,
+                                           (const spops_tapconv *)conv, x, w, layer, out);
 }
 
 spops_status spops_sparseconv_execute_backward(spops_context *ctx, const spops_sparseconv *conv,

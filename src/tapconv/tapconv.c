@@ -2,6 +2,7 @@
 #include "tapconv/tapconv.h"
 
 #include "call/call_check.h"
+#include "igemm/igemm8_args.h"
 #include "igemm/row_sums.h"
 #include "tapconv/widen_args.h"
 
@@ -157,6 +158,9 @@ spops_status spops_tapconv_prepare(spops_context *ctx, spops_plan *plan)
                                               .gradients = conv->backward && !s->has_units,
                                               .units = s->has_units,
                                               .tile = conv->tile};
+    const spops_igemm8_prepare_args narrow = {.tile = conv->tile};
+    if (conv->has_igemm && conv->quantized && !s->adds)
+        SPOPS_TRY(SPOPS_PREPARE(ctx, igemm8_prepare, &narrow));
     return conv->has_igemm ? SPOPS_PREPARE(ctx, igemm_prepare, &kernels) : SPOPS_STATUS_OK;
 }
 

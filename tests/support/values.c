@@ -71,7 +71,7 @@ double test_round(double v, spops_dtype dtype)
 
 size_t test_dtype_bits(spops_dtype dtype)
 {
-    return (size_t)test_format_of(dtype)->bits;
+    return dtype == SPOPS_DTYPE_I8 ? 8 : (size_t)test_format_of(dtype)->bits;
 }
 
 size_t test_elements_bytes(spops_dtype dtype, int64_t n)

@@ -41,7 +41,8 @@ inline spops_status encode_tensor_map(spops_context *ctx, const box_shape &s, CU
     const auto encode = reinterpret_cast<encode_function>(found);
 
     const size_t bytes = spops_dtype_bytes(s.dtype);
-    const CUtensorMapDataType type = s.dtype == SPOPS_DTYPE_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
+    const CUtensorMapDataType type = bytes == 1                   ? CU_TENSOR_MAP_DATA_TYPE_UINT8
+                                     : s.dtype == SPOPS_DTYPE_F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
                                      : s.dtype == SPOPS_DTYPE_BF16
                                          ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                          : CU_TENSOR_MAP_DATA_TYPE_FLOAT32;
