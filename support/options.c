@@ -89,7 +89,12 @@ static bool take_value(const option_row *row, const char *value)
     static const char *const backends[] = {"auto", "cpu", "cuda"};
     if (row->number != NULL) return options_read_number(value, row->least, row->most, row->number);
     if (row->reals != NULL) return read_reals(row, value);
-    if (row->dtype != NULL) return accepts(row, value) && elements_find(value, row->dtype);
+    if (row->dtype != NULL) {
+        if (!accepts(row, value)) return false;
+        if (strcmp(value, "i8") != 0) return elements_find(value, row->dtype);
+        *row->dtype = SPOPS_DTYPE_I8;
+        return true;
+    }
     if (row->text != NULL && accepts_text(row, value)) {
         *row->text = value;
         return true;

@@ -17,7 +17,7 @@
 #include "tests/support/operator.h"
 #include "tests/support/params.h"
 
-// What a sum of f8e4m3 is off by, relative to the sum of magnitudes (docs/quantize.md).
+// What a sum of f8e4m3 is off by, relative to the sum of magnitudes (docs/quantized.md).
 #define F8_BOUND (132 * 0x1p-13)
 
 static const int both_dtypes[] = {SPOPS_DTYPE_F8E4M3, SPOPS_DTYPE_I8};

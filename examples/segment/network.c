@@ -388,6 +388,7 @@ bool segment_network_create(spops_context *ctx, spops_backend_kind backend,
 
 void segment_network_destroy(segment_network *n)
 {
+    segment_codes_destroy(n);
     for (int relation = 0; relation < 3; ++relation)
         for (int l = 0; l < SEGMENT_LEVELS; ++l)
             spops_sparseconv_destroy(n->convs[relation][l]);
@@ -484,6 +485,7 @@ static spops_norm_options norm_of(const segment_network *n, const segment_layer 
 /* A layer on x; with a sum across (up), residual is what comes from the way down. */
 static bool run_layer(segment_network *n, int at, void *x, void *residual, bool batch_statistics)
 {
+    if (segment_codes_run(n)) return segment_codes_layer(n, at, x, residual);
     const segment_layer *l = &n->layers[at];
     const spops_matrix before = rows_of(n, n->before[at], l->out_level, l->out_cols);
     const spops_matrix across = rows_of(n, residual, l->out_level, l->out_cols);

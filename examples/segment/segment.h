@@ -129,6 +129,8 @@ typedef struct segment_step {
     float correction1, correction2; /* 1 / (1 - beta^t) */
 } segment_step;
 
+typedef struct segment_codes segment_codes; /* codes.c */
+
 typedef struct segment_network {
     spops_context *ctx;
     spops_backend_kind backend;
@@ -167,6 +169,7 @@ typedef struct segment_network {
     void *points_gradient;            /* of logits */
     void *voxels_gradient;
     void *level_gradient[2][SEGMENT_LEVELS];
+    segment_codes *codes; /* NULL: features are not in 8 bits */
     char error[SEGMENT_ERROR_BYTES];
 } segment_network;
 
@@ -197,6 +200,20 @@ bool segment_keep_centres(segment_network *network);
 
 /* Copy parameters to where products read them (needed after writing parameters by hand). */
 bool segment_refresh_weights(segment_network *network);
+
+/* ---- In 8 bits (codes.c) --------------------------------------------------------------------- */
+
+/* For f8e4m3 or i8, of a network of f32 that does not train. Then ranges are measured after each of some
+   runs; then weights become codes and forward runs on codes, from voxels to the logits of voxels. Norms
+   are folded with the running statistics. */
+bool segment_codes_create(segment_network *network, spops_dtype dtype);
+bool segment_codes_measure(segment_network *network);
+bool segment_codes_begin(segment_network *network);
+void segment_codes_destroy(segment_network *network);
+
+/* Whether layers run on codes; and one, by what it reads of a run in f32. */
+bool segment_codes_run(const segment_network *network);
+bool segment_codes_layer(segment_network *network, int at, const void *x, const void *residual);
 
 /* ---- Batches (batches.c) --------------------------------------------------------------------- */
 

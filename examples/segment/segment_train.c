@@ -3,7 +3,7 @@
  * Trains the network of this folder on scans in folders, and tests it on others.
  *
  *     segment_train --train DIR --test DIR --out FILE
- *     segment_train --check FILE --test DIR
+ *     segment_train --check FILE --test DIR [--codes i8 --calibrate DIR]
  */
 #include <errno.h>
 #include <math.h>
@@ -18,7 +18,9 @@
 #include "tools/picture.h"
 
 typedef struct train_job {
-    const char *train, *test, *out, *resume, *check, *curve, *widths;
+    const char *train, *test, *out, *resume, *check, *curve, *widths, *calibrate;
+    spops_dtype codes; /* f32: none */
+    int64_t calibrate_scans;
     spops_backend_kind backend;
     spops_dtype dtype;
     int64_t steps, together, seed, every, save_every, voxel_mm;
@@ -35,6 +37,12 @@ static const option_row option_rows[] = {
     {"--resume", "FILE", "go on from FILE.state, which a training that was interrupted left",
      .text = &asked.resume},
     {"--check", "FILE", "train nothing: test the network in FILE", .text = &asked.check},
+    {"--codes", "NAME", "with --check: layers in 8 bits, f8e4m3 or i8; default: f32, as they are",
+     "f32,f8e4m3,i8", .dtype = &asked.codes},
+    {"--calibrate", "DIR", "scans that the ranges of codes are measured on",
+     .text = &asked.calibrate},
+    {"--calibrate-scans", "N", "the first so many of them; default: 16",
+     .number = &asked.calibrate_scans, .least = 1, .most = 10000},
     {"--curve", "FILE", "the loss over the steps, as a picture (.png)", .text = &asked.curve},
     OPTION_BACKEND(&asked.backend),
     {"--dtype", "NAME", "of features: f32, bf16 (with f32 master weights); default: f32",
@@ -70,7 +78,7 @@ static const option_set train_options = {
 typedef struct work {
     const train_job *job;
     session s;
-    segment_scans train, test;
+    segment_scans train, test, calibrate;
     segment_shape shape;
     segment_network network;
     segment_trainer *trainer;
@@ -109,16 +117,30 @@ static bool read_shape(const train_job *job, segment_shape *shape)
 static bool find_capacity(work *w, segment_capacity *capacity)
 {
     char error[SEGMENT_ERROR_BYTES];
-    segment_capacity test; /* of a folder that was not given: nothing */
+    const segment_scans *const others[] = {&w->test, &w->calibrate}; /* one by one */
     if (!segment_measure(w->s.ctx, w->s.backend, &w->shape, &w->train, !w->job->plain,
-                         w->about.together, capacity, error) ||
-        !segment_measure(w->s.ctx, w->s.backend, &w->shape, &w->test, false, 1, &test, error))
+                         w->about.together, capacity, error))
         return fail(error);
-    if (test.points > capacity->points) capacity->points = test.points;
-    for (int l = 0; l < SEGMENT_LEVELS; ++l) {
-        if (test.rows[l] > capacity->rows[l]) capacity->rows[l] = test.rows[l];
-        if (test.pairs[l] > capacity->pairs[l]) capacity->pairs[l] = test.pairs[l];
+    for (int i = 0; i < 2; ++i) {
+        segment_capacity one; /* of a folder that was not given: nothing */
+        if (!segment_measure(w->s.ctx, w->s.backend, &w->shape, others[i], false, 1, &one, error))
+            return fail(error);
+        if (one.points > capacity->points) capacity->points = one.points;
+        for (int l = 0; l < SEGMENT_LEVELS; ++l) {
+            if (one.rows[l] > capacity->rows[l]) capacity->rows[l] = one.rows[l];
+            if (one.pairs[l] > capacity->pairs[l]) capacity->pairs[l] = one.pairs[l];
+        }
     }
+    return true;
+}
+
+/* Scans after those that are asked for are let go. */
+static bool load_calibration(work *w, char error[SEGMENT_ERROR_BYTES])
+{
+    segment_scans *scans = &w->calibrate;
+    if (!segment_scans_load(w->job->calibrate, scans, error)) return false;
+    while (scans->num > w->job->calibrate_scans)
+        segment_scan_free(&scans->scans[--scans->num]);
     return true;
 }
 
@@ -127,7 +149,8 @@ static bool open_network(work *w)
     char error[SEGMENT_ERROR_BYTES];
     segment_capacity capacity;
     if ((w->job->train != NULL && !segment_scans_load(w->job->train, &w->train, error)) ||
-        (w->job->test != NULL && !segment_scans_load(w->job->test, &w->test, error)))
+        (w->job->test != NULL && !segment_scans_load(w->job->test, &w->test, error)) ||
+        (w->job->calibrate != NULL && !load_calibration(w, error)))
         return fail(error);
     if (!find_capacity(w, &capacity)) return false;
     if (!segment_network_create(w->s.ctx, w->s.backend, &w->shape, w->job->dtype,
@@ -213,6 +236,19 @@ static bool train(work *w)
 }
 
 /* ---- Results ----------------------------------------------------------------------------------- */
+
+/* From here on layers run on codes, whose ranges are those of the scans to calibrate on. */
+static bool calibrate(work *w)
+{
+    segment_network *n = &w->network;
+    segment_batch batch;
+    if (!segment_batch_create(n->capacity.points, n->dtype, &batch)) return fail("no memory");
+    bool ok = segment_codes_create(n, w->job->codes);
+    for (int32_t i = 0; ok && i < w->calibrate.num; ++i)
+        ok = segment_label(n, &batch, &w->calibrate.scans[i], NULL) && segment_codes_measure(n);
+    segment_batch_free(&batch);
+    return (ok && segment_codes_begin(n)) || fail(n->error);
+}
 
 static bool test(work *w)
 {
@@ -343,7 +379,8 @@ static int run(const train_job *job)
         printf("%s; %d scans, %lld parameters, %s\n", device, w.train.num + w.test.num,
                (long long)w.network.num_parameters, spops_dtype_name(job->dtype));
     }
-    ok = ok && (job->check != NULL || train(&w)) && (job->test == NULL || test(&w)) &&
+    ok = ok && (job->check != NULL || train(&w)) &&
+         (job->codes == SPOPS_DTYPE_F32 || calibrate(&w)) && (job->test == NULL || test(&w)) &&
          (job->check != NULL || job->curve == NULL || draw_curve(&w));
     if (ok && !job->as_json && job->check == NULL)
         printf("trained %lld steps in %.3g s: %s\n", (long long)(w.about.num_steps - w.about.step),
@@ -352,6 +389,7 @@ static int run(const train_job *job)
     segment_network_destroy(&w.network);
     segment_scans_free(&w.train);
     segment_scans_free(&w.test);
+    segment_scans_free(&w.calibrate);
     session_close(&w.s);
     free(w.saved);
     free(w.losses);
@@ -367,7 +405,9 @@ int main(int argc, char **argv)
                         .rate = 3e-3,
                         .seed = 1,
                         .voxel_mm = 200,
-                        .every = 100};
+                        .every = 100,
+                        .codes = SPOPS_DTYPE_F32,
+                        .calibrate_scans = 16};
     const options_result result = options_read(&train_options, argc, argv);
     if (result != OPTIONS_READ) return command_status(result);
     if (asked.check != NULL) asked.train = NULL;
@@ -375,5 +415,10 @@ int main(int argc, char **argv)
         return command_status(options_error(&train_options, "--train is missing"));
     if (asked.test == NULL && asked.check != NULL)
         return command_status(options_error(&train_options, "--test is missing"));
+    if ((asked.codes != SPOPS_DTYPE_F32) != (asked.calibrate != NULL))
+        return command_status(
+            options_error(&train_options, "--codes and --calibrate want each other"));
+    if (asked.codes != SPOPS_DTYPE_F32 && asked.check == NULL)
+        return command_status(options_error(&train_options, "--codes is for --check"));
     return run(&asked);
 }

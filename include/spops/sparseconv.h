@@ -202,7 +202,7 @@ SPOPS_API spops_status spops_sparseconv_execute(spops_context *ctx, const spops_
  * `quantized` has its kernels loaded. groups are 1. Of i8, taps * C_in is 131071 at most.
 
  * Numerics  Sums of i8 are exact, in s32; of f8e4m3 in f32, each product with 13 bits after the largest
- *           of the 33 numbers that are added at once (docs/quantize.md has the bound). Then in f32, each
+ *           of the 33 numbers that are added at once (docs/quantized.md has the bound). Then in f32, each
  *           step rounded by itself: v = sum * (x_scale * w_scales[o]); + bias; * scale; + shift;
  *           + residual (residual_scale * its code); activation. An out of 8 bits is
  *           v * (1 / out_scale), rounded to nearest even, saturated; NaN becomes 0x7f, in i8 0.

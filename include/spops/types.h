@@ -94,7 +94,7 @@ typedef enum spops_dtype {
     SPOPS_DTYPE_F8E4M3 = 3,
     SPOPS_DTYPE_F8E5M2 = 4,
     SPOPS_DTYPE_F4E2M1 = 5,
-    SPOPS_DTYPE_I8 = 6,  /* features of sparse convolutions; elsewhere NOT_SUPPORTED */
+    SPOPS_DTYPE_I8 = 6,  /* codes: of features, weights and quantising; else NOT_SUPPORTED */
     SPOPS_DTYPE_I32 = 7, /* indices */
     SPOPS_DTYPE_I64 = 8, /* indices of others: spops_convert_execute makes them i32 */
     SPOPS_DTYPE_F64 = 9  /* rows on the CPU, with sums of f64; NOT_SUPPORTED on CUDA */

@@ -270,6 +270,24 @@ def sparseconv(
     dtype: torch.dtype | None = None,
 ) -> Tensor: ...  # out[i] = activation((sum over pairs (i, j, k) of x[j] w[k] + bias) scale + shift + residual[i]).
 
+def sparseconv_quantized(
+    x: Tensor,
+    w: Tensor,
+    conv: Plan,
+    x_scale: Tensor | None = None,
+    w_scales: Tensor | None = None,
+    bias: Tensor | None = None,
+    scale: Tensor | None = None,
+    shift: Tensor | None = None,
+    residual: Tensor | None = None,
+    residual_scale: Tensor | None = None,
+    out_scale: Tensor | None = None,
+    activation: str | int = 'none',
+    activation_slope: float = 0.0,
+    out: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor: ...  # sparseconv of codes: (sum x_scale w_scales + bias) scale + shift + residual, and activation; over out_scale.
+
 def sparseconv_backward(
     x: Tensor,
     w: Tensor,
@@ -454,6 +472,24 @@ def linear(
     out: Tensor | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor: ...  # out[i] = activation((x[i] w + bias) scale + shift + residual[i]).
+
+def linear_quantized(
+    x: Tensor,
+    w: Tensor,
+    x_scale: Tensor | None = None,
+    w_scales: Tensor | None = None,
+    bias: Tensor | None = None,
+    scale: Tensor | None = None,
+    shift: Tensor | None = None,
+    residual: Tensor | None = None,
+    residual_scale: Tensor | None = None,
+    out_scale: Tensor | None = None,
+    num_rows: Tensor | None = None,
+    activation: str | int = 'none',
+    activation_slope: float = 0.0,
+    out: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor: ...  # linear of codes: (sum x_scale w_scales + bias) scale + shift + residual, and activation; over out_scale.
 
 def linear_backward(
     x: Tensor,
@@ -648,6 +684,15 @@ def quantize(
     block_scales: Tensor | bool = False,
     dtype: torch.dtype | None = None,
 ) -> Tensor | tuple[Tensor, ...]: ...  # out = x / scale, rounded to 8 or 4 bits.
+
+def quantize_weights(
+    w: Tensor,
+    taps: int = 1,
+    w_transposed: bool = False,
+    q: Tensor | None = None,
+    scales: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor]: ...  # Weights of a layer as codes, an output channel a row, with a scale for each.
 
 def dequantize(
     q: Tensor,

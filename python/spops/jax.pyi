@@ -268,6 +268,23 @@ def sparseconv(
     dtype: DTypeLike | None = None,
 ) -> Array: ...  # out[i] = activation((sum over pairs (i, j, k) of x[j] w[k] + bias) scale + shift + residual[i]).
 
+def sparseconv_quantized(
+    x: Array,
+    w: Array,
+    conv: Plan,
+    x_scale: Array | None = None,
+    w_scales: Array | None = None,
+    bias: Array | None = None,
+    scale: Array | None = None,
+    shift: Array | None = None,
+    residual: Array | None = None,
+    residual_scale: Array | None = None,
+    out_scale: Array | None = None,
+    activation: str | int = 'none',
+    activation_slope: float = 0.0,
+    dtype: DTypeLike | None = None,
+) -> Array: ...  # sparseconv of codes: (sum x_scale w_scales + bias) scale + shift + residual, and activation; over out_scale.
+
 def sparseconv_backward(
     x: Array,
     w: Array,
@@ -452,6 +469,23 @@ def linear(
     dtype: DTypeLike | None = None,
 ) -> Array: ...  # out[i] = activation((x[i] w + bias) scale + shift + residual[i]).
 
+def linear_quantized(
+    x: Array,
+    w: Array,
+    x_scale: Array | None = None,
+    w_scales: Array | None = None,
+    bias: Array | None = None,
+    scale: Array | None = None,
+    shift: Array | None = None,
+    residual: Array | None = None,
+    residual_scale: Array | None = None,
+    out_scale: Array | None = None,
+    num_rows: Array | None = None,
+    activation: str | int = 'none',
+    activation_slope: float = 0.0,
+    dtype: DTypeLike | None = None,
+) -> Array: ...  # linear of codes: (sum x_scale w_scales + bias) scale + shift + residual, and activation; over out_scale.
+
 def linear_backward(
     x: Array,
     w: Array,
@@ -626,6 +660,13 @@ def quantize(
     block_scales: bool = False,
     dtype: DTypeLike | None = None,
 ) -> Array | tuple[Array, ...]: ...  # out = x / scale, rounded to 8 or 4 bits.
+
+def quantize_weights(
+    w: Array,
+    taps: int = 1,
+    w_transposed: bool = False,
+    dtype: DTypeLike | None = None,
+) -> tuple[Array, Array]: ...  # Weights of a layer as codes, an output channel a row, with a scale for each.
 
 def dequantize(
     q: Array,

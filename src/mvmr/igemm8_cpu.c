@@ -22,7 +22,6 @@ typedef struct work8 {
     const spops_mvmr_table *table;
     const spops_igemm8_args *args;
     int64_t panels, tile_rows, rows; // rows that count
-    float value[256];                // of a code
 } work8;
 
 // Sums of a tile's panel: those of i8 are exact.
@@ -42,18 +41,40 @@ static int64_t least(int64_t a, int64_t b)
     return a < b ? a : b;
 }
 
+static float code_value(spops_dtype dtype, uint8_t code)
+{
+    return dtype == SPOPS_DTYPE_I8 ? (float)(int8_t)code : spops_float_of_f8e4m3(code);
+}
+
+// Rows as f32, DEPTH numbers apart.
+static void load_codes(const work8 *w, spops_matrix m, const int32_t *rows, int64_t n, int64_t col,
+                       int64_t cols, float *to)
+{
+    if (m.dtype != SPOPS_DTYPE_I8) {
+        w->table->load_rows(m, rows, n, col, cols, NULL, to, DEPTH);
+        return;
+    }
+    for (int64_t r = 0; r < n; ++r) {
+        const int8_t *codes = (const int8_t *)m.data + (int64_t)rows[r] * m.row_stride + col;
+        for (int64_t c = 0; c < cols; ++c)
+            to[r * DEPTH + c] = (float)codes[c];
+    }
+}
+
 // Columns col .. of matrix k, depth d .. on, as [depth][PANEL].
 static void load_block8(const work8 *w, int64_t k, int64_t col, int64_t cols, int64_t d,
                         int64_t depth, float *to)
 {
-    const spops_matrix m = w->args->w;
+    _Alignas(64) float lines[PANEL * DEPTH];
+    int32_t rows[PANEL];
+
+    for (int64_t o = 0; o < cols; ++o)
+        rows[o] = (int32_t)(k * w->args->out.cols + col + o);
+    load_codes(w, w->args->w, rows, cols, d, depth, lines);
     memset(to, 0, (size_t)(depth * PANEL) * sizeof *to);
-    for (int64_t o = 0; o < cols; ++o) {
-        const uint8_t *codes =
-            (const uint8_t *)m.data + (k * w->args->out.cols + col + o) * m.row_stride + d;
-        for (int64_t i = 0; i < depth; ++i)
-            to[i * PANEL + o] = w->value[codes[i]];
-    }
+    for (int64_t i = 0; i < depth; ++i)
+        for (int64_t o = 0; o < cols; ++o)
+            to[i * PANEL + o] = lines[o * DEPTH + i];
 }
 
 static void multiply8(const work8 *w, batch8 *b, int64_t d, int64_t depth, const float *block,
@@ -63,11 +84,7 @@ static void multiply8(const work8 *w, batch8 *b, int64_t d, int64_t depth, const
     _Alignas(64) float part[BATCH * PANEL];
     int32_t places[BATCH];
 
-    for (int64_t i = 0; i < b->n; ++i) {
-        const uint8_t *codes = (const uint8_t *)x.data + (int64_t)b->from[i] * x.row_stride + d;
-        for (int64_t c = 0; c < depth; ++c)
-            b->rows[i * DEPTH + c] = w->value[codes[c]];
-    }
+    load_codes(w, x, b->from, b->n, d, depth, b->rows);
     if (x.dtype != SPOPS_DTYPE_I8) {
         w->table->multiply(b->rows, b->n, depth, block, PANEL, b->to, s->sums);
         return;
@@ -106,11 +123,6 @@ static void add_pairs(const work8 *w, int64_t k, const pairs8 *p, int64_t col, i
             multiply8(w, &b, d, depth, block, s);
         }
     }
-}
-
-static float code_value(spops_dtype dtype, uint8_t code)
-{
-    return dtype == SPOPS_DTYPE_I8 ? (float)(int8_t)code : spops_float_of_f8e4m3(code);
 }
 
 // A row's panel: scales, what spops_epilogue_finish does, and codes.
@@ -202,8 +214,6 @@ spops_status spops_cpu_igemm8(spops_context *ctx, const spops_igemm8_args *args)
                .rows = all};
 
     if (args->num_rows != NULL) w.rows = *args->num_rows < 0 ? 0 : least(*args->num_rows, all);
-    for (int code = 0; code < 256; ++code)
-        w.value[code] = code_value(args->x.dtype, (uint8_t)code);
     const int64_t num_tiles = (w.rows + w.tile_rows - 1) / w.tile_rows;
     const int64_t pairs = tiles != NULL ? tiles->offsets[tiles->num_tiles] : all;
     spops_parallel_for(spops_team_for(ctx, (pairs + all) * args->x.cols), num_tiles * w.panels, 1,

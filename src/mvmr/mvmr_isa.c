@@ -196,11 +196,14 @@ static void load_rows(spops_matrix x, const int32_t *rows, int64_t n, int64_t co
                       const float *scale, float *dst, int64_t stride)
 {
     switch (x.dtype) {
-#define SPOPS_DTYPE_FLOAT(NAME, name, bits, c_type, device_type)                                   \
+#define LOAD_ROWS(NAME, name, bits, c_type, device_type)                                           \
     case SPOPS_DTYPE_##NAME:                                                                       \
         load_rows_of(SPOPS_DTYPE_##NAME, x, rows, n, col, cols, scale, dst, stride);               \
         break;
+#define SPOPS_DTYPE_FLOAT  LOAD_ROWS
+#define SPOPS_DTYPE_FLOAT8 LOAD_ROWS
 #include "core/dtypes.def"
+#undef LOAD_ROWS
     default: break;
     }
 }
