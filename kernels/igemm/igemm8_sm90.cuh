@@ -9,8 +9,6 @@
 #ifndef SPOPS_KERNELS_IGEMM_IGEMM8_SM90_CUH
 #define SPOPS_KERNELS_IGEMM_IGEMM8_SM90_CUH
 
-#include <stdlib.h>
-
 #include "kernels/core/sm90/tensor_map.cuh"
 #include "kernels/igemm/igemm8_epilogue.cuh"
 #include "kernels/igemm/igemm8_launch.cuh"
@@ -294,15 +292,7 @@ template <class T, class F> spops_status with_policy8(int columns, const F &f)
     constexpr bool parts = std::is_same<T, f8e4m3>::value;
     typedef igemm8_policy<igemm_sm90_policy<64, 2, 4, 4, 2>, parts ? 32 : 0, 88> narrow;
     typedef igemm8_policy<igemm_sm90_policy<128, 2, 8, 6, 1>, parts ? 128 : 0, 176> middle;
-    typedef igemm_sm90_policy<256, 2, 4, 4, 1> widest;
-    typedef igemm8_policy<widest, parts ? 128 : 0, 224> wide;
-    if constexpr (parts) { // to be measured
-        const char *const variant = getenv("SPOPS_F8_VARIANT");
-        typedef igemm8_policy<widest, 64, 208> parts_of_64;
-        typedef igemm8_policy<widest, 0, 0> no_parts;
-        if (columns == 256 && variant != nullptr && *variant == '1') return f(parts_of_64());
-        if (columns == 256 && variant != nullptr && *variant == '2') return f(no_parts());
-    }
+    typedef igemm8_policy<igemm_sm90_policy<256, 2, 4, 4, 1>, parts ? 128 : 0, 224> wide;
     switch (columns) {
     case 64: return f(narrow());
     case 128: return f(middle());

@@ -55,7 +55,8 @@ VALUES = {
                            ranks_bev=torch.arange(4, dtype=torch.int32).repeat_interleave(6),
                            interval_starts=torch.arange(0, 24, 6, dtype=torch.int32),
                            interval_lengths=torch.full((4,), 6, dtype=torch.int32), backward=True),
-    "quantize": dict(dtype=torch.float8_e4m3fn),
+    **dict.fromkeys(("quantize", "quantize_weights"), dict(dtype=torch.float8_e4m3fn)),
+    **dict.fromkeys(("sparseconv_quantized", "linear_quantized"), dict(dtype=torch.float32)),
     "dequantize": dict(dtype=torch.float32),
 }  # fmt: skip
 LISTS = {"patches": {"Q": 24, "K": 24}, **dict.fromkeys(("attention", "attention_backward"), {"B": 9})}  # sizes of a row's own

@@ -21,6 +21,14 @@ rm halves
 cmp whole halves
 "$train" --check whole --test scans --backend cpu --json >checked
 grep -q '"test_scans": 3' checked
+# In 8 bits nearly as many points are right.
+right() { sed 's/.*"accuracy": \([0-9.]*\).*/\1/' "$1"; }
+for codes in i8 f8e4m3; do
+    "$train" --check whole --test scans --backend cpu --json --codes $codes --calibrate scans \
+        --calibrate-scans 2 >coded
+    echo "$(right checked) $(right coded)" |
+        awk '{ d = $1 - $2; if (d < -0.05 || d > 0.05) { print "right: " $0; exit 1 } }'
+done
 
 # refused TEXT ARGUMENTS: ends badly, says so, and leaves `whole` alone.
 cp whole before
@@ -38,6 +46,8 @@ refused 'is missing' --out whole
 refused 'expected five multiples of 8' "$@" --widths 8,8,8,8,9 --out whole
 refused 'No such file' "$@" --resume nothing --out whole
 refused 'no scan_\*.npy' --train . --out whole --backend cpu
+refused 'want each other' --check whole --test scans --codes i8
+refused 'codes is for --check' "$@" --codes i8 --calibrate scans --out whole
 head -c 1000 whole >cut
 refused 'truncated' --check cut --test scans
 printf 'no array' >scans/scan_000009.npy
