@@ -19,10 +19,14 @@ __global__ void __launch_bounds__(threads)
     if (i < num_rows) p.samples[i] = spops_sample_of(offsets, num_samples, i);
 }
 
-// One block.
+// One block. All rows are in use where there are no offsets.
 __global__ void __launch_bounds__(threads)
     count_rows(int *num_rows, const int *offsets, int num_samples, int64_t max_rows)
 {
+    if (offsets == nullptr) {
+        if (threadIdx.x == 0) *num_rows = (int)max_rows;
+        return;
+    }
     bool wrong = threadIdx.x == 0 && (offsets[0] != 0 || offsets[num_samples] > max_rows);
     for (int b = threadIdx.x; b < num_samples; b += threads)
         wrong = wrong || offsets[b] > offsets[b + 1];
@@ -63,7 +67,7 @@ extern "C" spops_status spops_cuda_cloud_samples(spops_context *ctx,
     const char *what = "point_level: samples";
     SPOPS_TRY(launch(ctx, what, count_rows, dim3(1), (unsigned)threads, args->num_rows,
                      cloud->offsets, (int)cloud->num_samples, cloud->points.rows));
-    if (cloud->points.rows == 0) return SPOPS_STATUS_OK;
+    if (cloud->points.rows == 0 || cloud->offsets == nullptr) return SPOPS_STATUS_OK;
     return launch(ctx, what, put_samples, blocks_for(cloud->points.rows, threads),
                   (unsigned)threads, *args, cloud->offsets, (int)cloud->num_samples,
                   cloud->points.rows);

@@ -106,8 +106,8 @@ typedef struct spops_nearest_args {
 } spops_nearest_args;
 
 typedef struct spops_cloud_samples_args {
-    const spops_point_cloud *cloud; // with offsets
-    int32_t *samples;               // [rows], of those in use
+    const spops_point_cloud *cloud;
+    int32_t *samples;  // [rows], of those in use; left alone without offsets
     int32_t *num_rows; // [1] in use: 0 where offsets do not ascend from 0 to at most the rows
 } spops_cloud_samples_args;
 

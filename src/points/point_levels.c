@@ -256,7 +256,7 @@ static void carve_level(spops_plan *plan, spops_carver *c)
         num_samples > 0 ? spops_carve(c, num_samples + 1, 1, sizeof(int32_t)) : NULL;
     if (!plan->refillable) return;
     level->samples = spops_carve(c, level->num_fine, 1, sizeof *level->samples);
-    level->num_points = spops_carve(c, 2, 1, sizeof *level->num_points);
+    level->num_points = spops_carve(c, 1, 1, sizeof *level->num_points);
     level->own = spops_plan_carved(c, begin, &level->own_bytes);
 }
 
@@ -272,9 +272,7 @@ static void show_voxels(spops_plan *plan)
 static spops_status empty_level(spops_context *ctx, spops_plan *plan)
 {
     spops_point_level *level = (spops_point_level *)plan;
-    const int32_t num_points[2] = {0, (int32_t)level->num_fine};
     SPOPS_TRY(ctx->backend->fill_zero(ctx, level->own, level->own_bytes));
-    SPOPS_TRY(ctx->backend->upload(ctx, level->num_points, num_points, sizeof num_points));
     return spops_plan_empty_parts(ctx, plan);
 }
 
@@ -362,7 +360,6 @@ spops_status spops_point_level_update(spops_context *ctx, spops_point_level *lev
                                       const spops_point_cloud *fine)
 {
     static const char call[] = "point_level_update";
-    const int32_t *num_points, *batch = NULL;
 
     SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_plan_check_refillable(ctx, call, "level", level));
@@ -370,17 +367,14 @@ spops_status spops_point_level_update(spops_context *ctx, spops_point_level *lev
     SPOPS_TRY(spops_cloud_check(ctx, call, "fine", fine));
     SPOPS_TRY(
         spops_cloud_check_full(ctx, call, "fine", fine, level->num_fine, level->cloud.num_samples));
-    num_points = level->num_points + 1;
-    if (fine->offsets != NULL) {
-        const spops_cloud_samples_args args = {fine, level->samples, level->num_points};
-        SPOPS_TRY(ctx->backend->cloud_samples(ctx, &args));
-        num_points = level->num_points;
-        batch = level->samples;
-    }
-    SPOPS_TRY(spops_voxels_update(ctx, level->voxels, num_points, fine->points, batch));
+    const spops_cloud_samples_args args = {fine, level->samples, level->num_points};
+    SPOPS_TRY(ctx->backend->cloud_samples(ctx, &args));
+    SPOPS_TRY(spops_voxels_update(ctx, level->voxels, level->num_points, fine->points,
+                                  fine->offsets == NULL ? NULL : level->samples));
     SPOPS_TRY(enqueue_cloud(ctx, fine, level));
     if (level->all == NULL) return SPOPS_STATUS_OK;
-    return spops_segments_update(ctx, level->all, num_points, level->view.point_voxel, NULL, NULL);
+    return spops_segments_update(ctx, level->all, level->num_points, level->view.point_voxel, NULL,
+                                 NULL);
 }
 
 void spops_point_level_range(const spops_point_level *level, double *lower_m, double *upper_m)

@@ -9,8 +9,13 @@ spops_status spops_cpu_cloud_samples(spops_context *ctx, const spops_cloud_sampl
 {
     const spops_point_cloud *cloud = args->cloud;
     const int32_t *offsets = cloud->offsets;
-    bool ascends = offsets[0] == 0 && offsets[cloud->num_samples] <= cloud->points.rows;
+    bool ascends;
     (void)ctx;
+    if (offsets == NULL) {
+        *args->num_rows = (int32_t)cloud->points.rows;
+        return SPOPS_STATUS_OK;
+    }
+    ascends = offsets[0] == 0 && offsets[cloud->num_samples] <= cloud->points.rows;
     for (int64_t b = 0; b < cloud->num_samples && ascends; ++b)
         ascends = offsets[b] <= offsets[b + 1];
     *args->num_rows = ascends ? offsets[cloud->num_samples] : 0;
