@@ -253,7 +253,8 @@ COLD static spops_status refuse_matrix(const call_check *c, int i, const spops_m
     const char *name = c->row->args[i].name;
     spops_matrix wide = *m;
 
-    if (spops_dtype_in(m->dtype, allowed_dtypes(c, &c->row->args[i]))) {
+    if (!spops_dtype_in(m->dtype, dtypes) &&
+        spops_dtype_in(m->dtype, allowed_dtypes(c, &c->row->args[i]))) {
         char what[80];
         snprintf(what, sizeof what, "%s.dtype", name);
         SPOPS_TRY(spops_check_backend_dtype(c->ctx, c->ctx->backend, c->row->call, what, m->dtype));
@@ -299,11 +300,19 @@ COLD static spops_status check_elements(const call_check *c, int i, const spops_
     return SPOPS_STATUS_OK;
 }
 
+// Those that ctx's backend has; numbers of an array that are always f64, as of cameras, it has.
+HOT uint32_t dtypes_here(const call_check *c, const spops_row_arg *arg)
+{
+    const uint32_t always =
+        arg->is_array && arg->variable == -1 && arg->sums == 0 ? arg->dtypes : 0;
+    return allowed_dtypes(c, arg) & ~(c->ctx->backend->lacks_dtypes & ~always);
+}
+
 HOT spops_status check_matrix(const call_check *c, bool boxed, int i, byte_range *range)
 {
     const spops_row_arg *arg = &c->row->args[i];
     const spops_matrix *m = matrix_of(c, boxed, i);
-    const uint32_t dtypes = allowed_dtypes(c, arg) & ~c->ctx->backend->lacks_dtypes;
+    const uint32_t dtypes = dtypes_here(c, arg);
     int64_t rows = c->slots[arg->dim_slots[0]], cols = c->slots[arg->dim_slots[1]];
     const int64_t width = boxed ? m->cols : width_of(c, i, m);
 
