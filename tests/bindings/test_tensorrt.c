@@ -15,7 +15,7 @@
 #include "tests/support/drawn_block.h"
 #include "tests/support/params.h"
 
-enum { TRIES = 3000, DRAWS = 30, POISON = 0x11, MAX_TENSORS = 2 * SPOPS_ROW_MAX_ARGS };
+enum { TRIES = 3000, DRAWS = 300, POISON = 0x11, MAX_TENSORS = 2 * SPOPS_ROW_MAX_ARGS };
 
 // The driver's functions.
 static struct {
@@ -536,13 +536,84 @@ static void check_building(trial *t, void *p)
     }
 }
 
-static int64_t num_allocations;
+// ---- Hooks: what is asked for while calls are counted ----------------------------------------------
+
+// CUPTI calls back at every call of the driver's; the library's allocator is counted everywhere.
+static struct {
+    bool is_counting, has_driver;
+    int64_t calls, driver_calls, requests, allocations, waits;
+    char first[80]; // of allocations and waits
+} counted;
+
+static bool begins(const char *name, const char *with)
+{
+    return strncmp(name, with, strlen(with)) == 0;
+}
+
+static bool is_allocation(const char *name)
+{
+    static const char *const names[] = {"cuMemAlloc",        "cuMemHostAlloc", "cuMemCreate",
+                                        "cuMemHostRegister", "cuArrayCreate",  "cuMemPoolCreate",
+                                        "cuMemFree",         "cuModuleLoad",   "cuLibraryLoad",
+                                        "cuStreamCreate",    "cuEventCreate",  "cuMemMap"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; ++i)
+        if (begins(name, names[i])) return true;
+    return false;
+}
+
+static bool is_wait(const char *name)
+{
+    return strstr(name, "Synchronize") != NULL ||
+           ((begins(name, "cuMemcpy") || begins(name, "cuMemset")) &&
+            strstr(name, "Async") == NULL);
+}
+
+// As CUPTI declares it, of a callback's data what comes first.
+static void on_driver_call(void *user, int domain, uint32_t id, const void *data)
+{
+    enum { ENTERS = 0 };
+    const struct {
+        int site;
+        const char *function;
+    } *call = data;
+    (void)user, (void)domain, (void)id;
+    if (!counted.is_counting || call->site != ENTERS || call->function == NULL) return;
+    ++counted.driver_calls;
+    const bool allocates = is_allocation(call->function), waits = is_wait(call->function);
+    counted.allocations += allocates;
+    counted.waits += waits;
+    if ((allocates || waits) && counted.first[0] == '\0')
+        snprintf(counted.first, sizeof counted.first, "%s", call->function);
+}
+
+// SPOPS_CUPTI names the library where the loader does not find it; without it the driver is not counted.
+static void hook_driver(void)
+{
+    enum { DRIVER_API = 1 };
+    typedef void callback(void *user, int domain, uint32_t id, const void *data);
+    static void *subscriber;
+    int (*subscribe)(void **, callback *, void *) = NULL;
+    int (*enable)(uint32_t, void *, int) = NULL;
+    const char *path = path_of("SPOPS_CUPTI", "libcupti.so");
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+
+    if (library == NULL) {
+        cr_assert(getenv("SPOPS_CUPTI") == NULL, "%s", dlerror());
+        printf("tensorrt: calls of the driver are not counted: %s\n", dlerror());
+        return;
+    }
+    find(library, "cuptiSubscribe", &subscribe);
+    find(library, "cuptiEnableDomain", &enable);
+    cr_assert_eq(subscribe(&subscriber, on_driver_call, NULL), 0);
+    cr_assert_eq(enable(1, subscriber, DRIVER_API), 0);
+    counted.has_driver = true;
+}
 
 static void *allocate(void *user, size_t bytes, void *stream)
 {
     void *memory = NULL;
     (void)user, (void)stream;
-    ++num_allocations;
+    counted.requests += counted.is_counting;
     return device_alloc(SPOPS_BACKEND_CUDA, bytes, &memory) ? memory : NULL;
 }
 
@@ -552,10 +623,33 @@ static void release(void *user, void *memory, size_t bytes, void *stream)
     device_free(SPOPS_BACKEND_CUDA, memory);
 }
 
+// Enqueues, counted.
+static int32_t enqueue_counted(trial *t, void *p, void *stream)
+{
+    counted.is_counting = true;
+    const int32_t result = drive.enqueue(p, t->inputs, t->num_inputs, t->outputs, t->num_outputs,
+                                         t->workspace, stream);
+    counted.is_counting = false;
+    ++counted.calls;
+    return result;
+}
+
+// Of the enqueues of an operator.
+static void expect_none_counted(const char *name, int64_t driver_calls_before)
+{
+    cr_expect_eq(counted.requests, 0, "%s asks for memory in enqueue", name);
+    cr_expect(counted.allocations == 0 && counted.waits == 0,
+              "%s: %d allocations and %d waits in enqueue, the first by %s", name,
+              (int)counted.allocations, (int)counted.waits, counted.first);
+    cr_expect(!counted.has_driver || counted.driver_calls > driver_calls_before,
+              "%s: the hook saw no call of the driver", name);
+}
+
 // In a captured stream, where neither waiting nor allocating is allowed, and no memory is asked for.
 static void check_captured(trial *t, void *p, const unsigned char *expected, size_t bytes)
 {
     void *stream = t->stream;
+    const int64_t driver_calls_before = counted.driver_calls;
     device_graph *graph = NULL;
     int32_t result;
 
@@ -567,14 +661,15 @@ static void check_captured(trial *t, void *p, const unsigned char *expected, siz
                  0, "%s: %s", t->c.op->name, drive.error());
     wait_for(t, stream);
     expect_same(t, expected, bytes, "another stream");
-    num_allocations = 0;
+    cr_expect_eq(enqueue_counted(t, p, stream), 0, "%s, again: %s", t->c.op->name, drive.error());
+    wait_for(t, stream);
     cr_assert(device_capture_begin(stream), "%s", device_error());
-    result = drive.enqueue(p, t->inputs, t->num_inputs, t->outputs, t->num_outputs, t->workspace,
-                           stream);
-    cr_assert(device_capture_end(stream, &graph), "%s: %s: %s", t->c.op->name, device_error(),
-              drive.error());
-    cr_assert_eq(result, 0, "%s, captured: %s", t->c.op->name, drive.error());
-    cr_expect_eq(num_allocations, 0, "%s asks for memory while it is captured", t->c.op->name);
+    result = enqueue_counted(t, p, stream);
+    const bool is_whole = device_capture_end(stream, &graph);
+    cr_expect(result == 0 && is_whole, "%s, captured: %s", t->c.op->name,
+              result != 0 ? drive.error() : device_error());
+    expect_none_counted(t->c.op->name, driver_calls_before);
+    if (!is_whole) return;
     for (int i = 0; i < 2; ++i) {
         poison(t);
         wait_for(t, NULL);
@@ -649,16 +744,28 @@ static bool add_output(trial *t, const spops_plan *made)
     return status == SPOPS_STATUS_OK;
 }
 
+// What a draw lacks, NULL: it is one for TensorRT.
+static const char *prepare(trial *t, const spops_value *ret)
+{
+    t->num_inputs = t->num_outputs = t->num_memory = t->num_fields = 0;
+    if (!drawn_call_is_specified(&t->c)) return "specified bits";
+    if (drawn_blocks_make(&t->blocks, &t->c, &t->d, t->values) != num_plans(&t->c))
+        return "a block of each plan";
+    if (ret->type == SPOPS_VALUE_POINTER && !add_output(t, ret->v.p))
+        return "a block that is filled";
+    return add_tensors(t) ? NULL : "dtypes of TensorRT";
+}
+
 // False where the draw is none for TensorRT.
 static bool check_draw(trial *t, const spops_value *ret)
 {
-    bool is_done;
+    const char *lack = prepare(t, ret);
+    const bool is_done = lack == NULL;
 
-    t->num_inputs = t->num_outputs = t->num_memory = t->num_fields = 0;
-    is_done = drawn_blocks_make(&t->blocks, &t->c, &t->d, t->values) == num_plans(&t->c);
-    if (is_done && ret->type == SPOPS_VALUE_POINTER) is_done = add_output(t, ret->v.p);
-    is_done = is_done && add_tensors(t);
-    if (is_done) check_plugin(t);
+    if (is_done)
+        check_plugin(t);
+    else if (getenv("SPOPS_TEST_VERBOSE") != NULL)
+        printf("%s: a draw without %s: %s\n", t->c.op->name, lack, spops_last_error(t->d.ctx));
     while (t->num_memory > 0)
         device_free(t->d.backend, t->memory[--t->num_memory]);
     drawn_call_drop(&t->c, ret);
@@ -702,7 +809,10 @@ ParameterizedTest(struct backend_param *param, tensorrt, operators, .timeout = 6
     if (!load() || !test_open(&t->d, (spops_backend_kind)param->backend, LAUNCH_DEFAULT)) return;
     // Plugins of a library with CUDA take memory of a device, others that of the host.
     if (backend_of_plugins() == t->d.backend) {
-        if (t->d.backend == SPOPS_BACKEND_CUDA) count_allocations();
+        if (t->d.backend == SPOPS_BACKEND_CUDA) {
+            count_allocations();
+            hook_driver();
+        }
         cr_assert(device_stream_create(t->d.backend, &t->stream));
         for (int32_t i = 0; i < num; ++i) {
             bool is_done = false;
@@ -720,6 +830,11 @@ ParameterizedTest(struct backend_param *param, tensorrt, operators, .timeout = 6
         }
         printf("tensorrt: %d plugins ran, %d with a workspace, %d captured\n", done,
                (int)t->num_workspaces, (int)t->num_captured);
+        printf(
+            "tensorrt: %d enqueues counted: %d calls of the driver, %d allocations, %d waits, %d "
+            "requests for memory\n",
+            (int)counted.calls, (int)counted.driver_calls, (int)counted.allocations,
+            (int)counted.waits, (int)counted.requests);
         device_stream_destroy(t->d.backend, t->stream);
         cr_expect(done > 100 && t->num_workspaces > 10, "%d, %d", done, (int)t->num_workspaces);
     }
