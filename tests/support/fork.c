@@ -4,7 +4,20 @@
 // nobody holds. They are in there for long only where they are the first to ask for blocks of a size:
 // so blocks of every size are asked for before there are threads. What is left of the danger,
 // scripts/test meets by trying a program that does not end again.
+//
+// Where the library has CUDA, each of these processes opens the device, one after the other and with
+// half a gigabyte of its memory: few at a time, unless CRITERION_JOBS or -j says how many.
 #include <stdlib.h>
+#include <string.h>
+
+#include "spops/context.h"
+
+__attribute__((constructor)) static void have_few_processes(void)
+{
+    const char *only = getenv("SPOPS_TEST_BACKEND");
+    if (spops_has_cuda() && (only == NULL || strcmp(only, "cpu") != 0))
+        (void)setenv("CRITERION_JOBS", "4", 0);
+}
 
 #ifdef __SANITIZE_ADDRESS__
 __attribute__((constructor)) static void ask_for_every_size(void)
