@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "call/call_check.h"
 #include "call/rows.h"
@@ -163,11 +164,19 @@ typedef struct operator_loop {
     int num_with, sum; // operators that had some, and all of it
 } operator_loop;
 
-// False where the backend is not tested here.
+static double seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+// False where the backend is not tested here. SPOPS_TEST_VERBOSE: a line an operator, begun before it.
 static bool over_operators(int backend, operator_loop *loop)
 {
     int32_t num;
     const spops_operator *const *ops = spops_operators(&num);
+    const bool is_verbose = getenv("SPOPS_TEST_VERBOSE") != NULL;
     drawn_call *c = calloc(1, sizeof *c);
     test_device d;
 
@@ -177,12 +186,15 @@ static bool over_operators(int backend, operator_loop *loop)
         return false;
     }
     for (int32_t i = 0; i < num; ++i) {
-        int had = 0;
+        const double begin_s = seconds();
+        int had = 0, sum_tries = 0;
         if (loop->wants != NULL && !loop->wants(ops[i])) continue;
+        if (is_verbose) printf("%-28s", ops[i]->name), fflush(stdout);
         for (int draw = 0; draw < loop->draws && had < loop->enough; ++draw) {
             test_rng rng = drawn_call_rng(ops[i], loop->seed + draw);
             spops_value ret;
             const int tries = drawn_call_find(c, &d, ops[i], &rng, TRIES, &ret);
+            sum_tries += tries;
             cr_assert(tries > 0, "%s: none of %d draws was valid, the last: %s", ops[i]->name,
                       TRIES, spops_last_error(d.ctx));
             drawn_call_drop(c, &ret);
@@ -191,7 +203,8 @@ static bool over_operators(int backend, operator_loop *loop)
         }
         loop->num_with += had > 0;
         loop->sum += had;
-        if (getenv("SPOPS_TEST_VERBOSE") != NULL) printf("%-28s %d\n", ops[i]->name, had);
+        if (is_verbose)
+            printf(" %d, %d draws, %.0f ms\n", had, sum_tries, 1e3 * (seconds() - begin_s));
     }
     test_close(&d);
     free(c);
