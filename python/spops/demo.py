@@ -33,7 +33,14 @@ def box(lower, upper, n, g):
 
 
 def street(seed):
-    """Points [N, 3] in m and labels [N] of a street with cars, walls, poles and trees."""
+    """Points [N, 3] in m and labels [N] of a street with cars, walls, poles and trees: the same on torch's default device, whichever."""
+    there = torch.get_default_device()
+    with torch.device("cpu"):
+        points, labels = draw_street(seed)
+    return points.to(there), labels.to(there)
+
+
+def draw_street(seed):
     g = torch.Generator().manual_seed(seed)
     u = lambda a, b: float(torch.rand(1, generator=g)) * (b - a) + a
     parts = [(torch.cat([(torch.rand(9000, 2, generator=g) - 0.5) * 2 * EXTENT_M, torch.zeros(9000, 1)], 1), 0)]
