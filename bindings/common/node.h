@@ -47,6 +47,10 @@ typedef enum spops_node_dtype {
 
 const char *spops_node_dtype_name(spops_node_dtype dtype);
 
+// As DLPack has it: of a tensor, NONE for one that no operator takes, and into one.
+spops_node_dtype spops_node_dtype_of(const spops_tensor *t);
+void spops_node_set_dtype(spops_tensor *t, spops_node_dtype dtype);
+
 // Bytes of so many elements.
 size_t spops_node_dtype_bytes(spops_node_dtype dtype, int64_t count);
 
@@ -77,9 +81,7 @@ typedef struct spops_node_row {
     // say what they begin with; where there is none they begin with zeros.
     int32_t num_begins;
     int8_t begins[SPOPS_NODE_MAX_ARGS];
-    int8_t
-        blocks[SPOPS_NODE_MAX_ARGS]; // attribute that says in how many blocks columns lie; -1: none
-    uint32_t free_outputs;           // bits: the field output_dtype says of which dtype
+    uint32_t free_outputs; // bits: the field output_dtype says of which dtype
 } spops_node_row;
 
 // All rows of no more arguments and fields than a node may have (so has a test all of them); *num is set to
@@ -169,7 +171,7 @@ typedef struct spops_node_shapes {
 spops_node_dtype spops_node_output_dtype(spops_node_shapes *s, int32_t arg);
 
 // How many dimensions an output has; of one in blocks as many as the first input in blocks.
-int32_t spops_node_output_rank(const spops_node_shapes *s, int32_t arg);
+int32_t spops_node_output_rank(spops_node_shapes *s, int32_t arg);
 
 // Sets dims and num_dims of an output. false: a line in error.
 bool spops_node_output_shape(spops_node_shapes *s, int32_t arg);

@@ -22,6 +22,22 @@ static const struct {
     [SPOPS_NODE_U8] = {1, 8, 1},
 };
 
+spops_node_dtype spops_node_dtype_of(const spops_tensor *t)
+{
+    for (int i = 0; i < SPOPS_NODE_NUM_DTYPES; ++i)
+        if (dlpack[i].code == t->dtype_code && dlpack[i].bits == t->dtype_bits &&
+            dlpack[i].lanes == t->dtype_lanes)
+            return (spops_node_dtype)i;
+    return SPOPS_NODE_NONE;
+}
+
+void spops_node_set_dtype(spops_tensor *t, spops_node_dtype dtype)
+{
+    t->dtype_code = dlpack[dtype].code;
+    t->dtype_bits = dlpack[dtype].bits;
+    t->dtype_lanes = dlpack[dtype].lanes;
+}
+
 void spops_node_call_begin(spops_node_call *c, const spops_node *node, int32_t device_type,
                            int32_t device)
 {
@@ -47,10 +63,8 @@ void spops_node_call_tensor(spops_node_call *c, int32_t arg, void *data)
                         .device_type = c->shapes.device_type,
                         .device_id = c->shapes.device,
                         .num_dims = dims,
-                        .dtype_code = dlpack[dtype].code,
-                        .dtype_bits = dlpack[dtype].bits,
-                        .dtype_lanes = dlpack[dtype].lanes,
                         .shape = c->sizes[arg]};
+    spops_node_set_dtype(t, dtype);
     c->shapes.given |= 1u << arg;
 }
 

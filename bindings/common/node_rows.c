@@ -166,23 +166,6 @@ static bool is_free(const spops_node_row *row, const spops_operator_argument *o)
     return true;
 }
 
-// The attribute behind `/` of each word of a row's text, whose arguments begin at `arg`.
-static void find_blocks(spops_node_row *row, const char *text, int32_t arg)
-{
-    const int32_t first = row->num_args;
-    for (text += strspn(text, " "); *text != '\0'; text += strspn(text, " "), ++arg) {
-        const size_t length = strcspn(text, " ");
-        const char *end = memchr(text, ']', length);
-        const char *slash = end == NULL ? NULL : memchr(end, '/', length - (size_t)(end - text));
-        row->blocks[arg] = -1;
-        for (int32_t i = 0; slash != NULL && i < row->op->num_attributes; ++i) {
-            const char *name = row->op->arguments[first + i]->name;
-            if (is_word(name, slash + 1, strcspn(slash + 1, ", "))) row->blocks[arg] = (int8_t)i;
-        }
-        text += length;
-    }
-}
-
 // False for a row of a later library that has more than a node may have.
 static bool read_row(spops_node_row *row, const spops_operator *op)
 {
@@ -200,8 +183,6 @@ static bool read_row(spops_node_row *row, const spops_operator *op)
                 ->arg = i;
     for (int32_t i = 0; i < op->num_attributes; ++i)
         add_attribute(row, op->arguments[row->num_args + i]);
-    find_blocks(row, op->inputs, 0);
-    find_blocks(row, op->outputs, op->num_inputs);
     for (int32_t i = op->num_inputs; i < row->num_args; ++i) {
         if (op->arguments[i]->is_updated) row->begins[row->num_begins++] = (int8_t)i;
         if (is_free(row, op->arguments[i])) row->free_outputs |= 1u << i;

@@ -250,7 +250,7 @@ void graph_node(graph *g, const char *format, ...)
         }
         at = next;
     }
-    if (spops_nodes_shapes(&node, wanted)) report(g, line, spops_nodes_error());
+    if (spops_nodes_shapes(g->ctx, &node, wanted)) report(g, line, spops_nodes_error());
     g->nodes[g->num_nodes++] = node;
 }
 

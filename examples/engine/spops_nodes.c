@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-/* Nodes: shapes from the expressions of an operator's row, and the values of its call. */
+/* Nodes: the values of an operator's call, and what the library says of them. */
 #include "spops_nodes.h"
 
 #include <ctype.h>
@@ -173,170 +173,6 @@ int spops_nodes_measure(spops_context *ctx, spops_nodes_tensor *t)
     return 0;
 }
 
-/* ---- Shapes ----------------------------------------------------------------------------------- */
-
-/* An expression of a row that is being worked out. */
-typedef struct reader {
-    const spops_nodes_node *node;
-    const char *at;
-    int depth, failed;
-} reader;
-
-static int64_t read_sum(reader *r);
-
-static int64_t unknown(reader *r, const char *s, size_t length)
-{
-    if (!r->failed) fail("%s: no input has the size %.*s", r->node->op->name, (int)length, s);
-    r->failed = 1;
-    return 0;
-}
-
-/* plan.field, or rows or cols of a tensor. */
-static int64_t member_size(reader *r, const char *s, size_t owner, size_t length)
-{
-    const spops_operator *op = r->node->op;
-    const int32_t arg = find(op, 0, num_args(op), s, owner);
-    const spops_nodes_tensor *t = arg < 0 ? NULL : r->node->args[arg];
-    const char *name = s + owner + 1;
-    int32_t count, at;
-
-    if (t == NULL) return unknown(r, s, owner + 1 + length);
-    if (op->arguments[arg]->kind != SPOPS_ARGUMENT_PLAN)
-        return is_same("cols", name, length) ? t->shape[t->num_dims - 1] : t->shape[0];
-    at = field_of(find_kind(op->arguments[arg]->type), name, length, &count);
-    return at < 0 || 2 + at >= t->num_ints ? unknown(r, s, owner + 1 + length) : t->ints[2 + at];
-}
-
-/* An attribute, a size of an input, or what the row says of a size that no input has. */
-static int64_t named_size(reader *r, const char *s, size_t length)
-{
-    const spops_operator *op = r->node->op;
-    const int32_t first = num_args(op);
-    const int32_t attribute = find(op, first, first + op->num_attributes, s, length);
-
-    if (attribute >= 0) {
-        const char *text = r->node->attributes[attribute];
-        return text == NULL ? op->arguments[first + attribute]->int_default
-                            : strtoll(text, NULL, 10);
-    }
-    for (const char *at = op->types; *at != 0; at += strspn(at, " ")) {
-        const size_t n = strcspn(at, ":~ ");
-        if (at[n] == '~' && n == length && memcmp(at, s, n) == 0 && r->depth < 4) {
-            reader inner = {r->node, at + n + 1, r->depth + 1, 0};
-            const int64_t size = read_sum(&inner);
-            r->failed |= inner.failed;
-            return size;
-        }
-        at += strcspn(at, " ");
-    }
-    for (int32_t i = 0; i < op->num_inputs; ++i)
-        for (int32_t d = 0; d < op->arguments[i]->num_dims && r->node->args[i] != NULL; ++d)
-            if (op->arguments[i]->kind == SPOPS_ARGUMENT_TENSOR &&
-                is_same(op->arguments[i]->dims[d], s, length))
-                return r->node->args[i]->shape[d];
-    return unknown(r, s, length);
-}
-
-/* max(a, b), min(a, b), if(a, b, c). */
-static int64_t read_function(reader *r, const char *name, size_t length)
-{
-    int64_t a[3] = {0, 0, 0};
-    int n = 0;
-
-    do {
-        ++r->at; /* ( or , */
-        a[n++] = read_sum(r);
-    } while (*r->at == ',' && n < 3 && !r->failed);
-    r->at += *r->at == ')';
-    if (is_same("max", name, length)) return a[0] > a[1] ? a[0] : a[1];
-    if (is_same("min", name, length)) return a[0] < a[1] ? a[0] : a[1];
-    return a[0] != 0 ? a[1] : a[2];
-}
-
-static int64_t read_factor(reader *r)
-{
-    const char *word = r->at;
-    const size_t n = word_length(word);
-    size_t more;
-
-    if (*word == '(') {
-        int64_t size;
-        ++r->at;
-        size = read_sum(r);
-        r->at += *r->at == ')';
-        return size;
-    }
-    if (n == 0) return unknown(r, word, strlen(word));
-    r->at += n;
-    if (isdigit((unsigned char)*word)) return strtoll(word, NULL, 10);
-    if (*r->at == '(') return read_function(r, word, n);
-    if (*r->at != '.') return named_size(r, word, n);
-    more = word_length(r->at + 1);
-    r->at += 1 + more;
-    return member_size(r, word, n, more);
-}
-
-static int64_t read_product(reader *r)
-{
-    int64_t size = read_factor(r);
-    while (!r->failed && (*r->at == '*' || *r->at == '/')) {
-        const char op = *r->at++;
-        const int64_t by = read_factor(r);
-        size = op == '*' ? size * by : by > 0 ? size / by : 0;
-    }
-    return size;
-}
-
-static int64_t read_sum(reader *r)
-{
-    int64_t size = read_product(r);
-    while (!r->failed && (*r->at == '+' || *r->at == '-')) {
-        const char op = *r->at++;
-        const int64_t by = read_product(r);
-        size = op == '+' ? size + by : size - by;
-    }
-    return size;
-}
-
-/* The only dtype that a row lets an output have, or the one that is wanted, or that of the first
-   matrix among the inputs. */
-static spops_nodes_dtype output_dtype(const spops_nodes_node *node, int32_t arg,
-                                      spops_nodes_dtype wanted)
-{
-    const char *type = node->op->arguments[arg]->type;
-    const spops_nodes_dtype only = dtype_of(type, strlen(type));
-
-    if (only != SPOPS_NODES_NUM_DTYPES) return only;
-    if (wanted != SPOPS_NODES_NUM_DTYPES) return wanted;
-    for (int32_t i = 0; i < node->op->num_inputs; ++i)
-        if (node->args[i] != NULL && node->op->arguments[i]->kind == SPOPS_ARGUMENT_TENSOR &&
-            node->op->arguments[i]->num_dims == 2)
-            return node->args[i]->dtype;
-    return SPOPS_NODES_F32;
-}
-
-int spops_nodes_shapes(spops_nodes_node *node, spops_nodes_dtype wanted)
-{
-    for (int32_t i = 0; i < num_args(node->op); ++i) {
-        const spops_operator_argument *a = node->op->arguments[i];
-        spops_nodes_tensor *t = node->args[i];
-        if (t == NULL && !a->is_optional) return fail("%s: %s is missing", node->op->name, a->name);
-        if (t == NULL || t->num_dims != 0) continue;
-        if (i < node->op->num_inputs || a->kind == SPOPS_ARGUMENT_PLAN)
-            return fail("%s: %s has no %s", node->op->name, a->name,
-                        a->kind == SPOPS_ARGUMENT_PLAN ? "description" : "shape");
-        t->dtype = output_dtype(node, i, wanted);
-        for (int32_t d = 0; d < a->num_dims; ++d) {
-            reader r = {node, a->dims[d], 0, 0};
-            t->shape[d] = read_sum(&r);
-            if (r.failed) return 1;
-            if (t->shape[d] < 0) return fail("%s: %s has no size", node->op->name, a->name);
-        }
-        t->num_dims = a->num_dims;
-    }
-    return 0;
-}
-
 /* ---- Calls ------------------------------------------------------------------------------------ */
 
 /* The values of a call, and what they point to. */
@@ -445,8 +281,10 @@ static int fill_values(spops_context *ctx, const spops_nodes_node *node, values 
         t->device_type = on_cuda ? 2 : 1;
         t->device_id = on_cuda ? info.device : 0;
         t->num_dims = from->num_dims;
-        t->dtype_code = dtypes[from->dtype].code;
-        t->dtype_bits = dtypes[from->dtype].bits;
+        if (from->dtype != SPOPS_NODES_NUM_DTYPES) {
+            t->dtype_code = dtypes[from->dtype].code;
+            t->dtype_bits = dtypes[from->dtype].bits;
+        }
         t->dtype_lanes = 1;
         t->shape = from->shape;
         add(v, SPOPS_VALUE_TENSOR)->v.p = t;
@@ -461,6 +299,46 @@ static int fill_values(spops_context *ctx, const spops_nodes_node *node, values 
     for (int32_t i = 0; i < op->num_attributes; ++i)
         if (add_attribute(v, node, i)) return 1;
     if (op->num_optional > 0) add(v, SPOPS_VALUE_NONE); /* absent ones are NONE */
+    return 0;
+}
+
+/* ---- Shapes ----------------------------------------------------------------------------------- */
+
+/* Every output without a shape gets what the library says of it. */
+int spops_nodes_shapes(spops_context *ctx, spops_nodes_node *node, spops_nodes_dtype wanted)
+{
+    const spops_operator *op = node->op;
+    spops_tensor out;
+    values v;
+
+    for (int32_t i = 0; i < num_args(op); ++i) {
+        const spops_operator_argument *a = op->arguments[i];
+        spops_nodes_tensor *t = node->args[i];
+        if (t == NULL && !a->is_optional) return fail("%s: %s is missing", op->name, a->name);
+        if (t == NULL || t->num_dims != 0) continue;
+        if (i < op->num_inputs || a->kind == SPOPS_ARGUMENT_PLAN)
+            return fail("%s: %s has no %s", op->name, a->name,
+                        a->kind == SPOPS_ARGUMENT_PLAN ? "description" : "shape");
+        t->dtype = wanted;
+    }
+    if (fill_values(ctx, node, &v)) return 1;
+    for (int32_t i = op->num_inputs; i < num_args(op); ++i) {
+        spops_nodes_tensor *t = node->args[i];
+        int64_t shape[SPOPS_CALL_MAX_DIMS];
+        if (t == NULL || t->num_dims != 0) continue;
+        if (spops_call_output(ctx, op, v.at, v.num, i - op->num_inputs, NULL, &out, shape) !=
+            SPOPS_STATUS_OK)
+            return fail("%s", spops_last_error(ctx));
+        for (t->dtype = 0; t->dtype < SPOPS_NODES_NUM_DTYPES; ++t->dtype)
+            if (dtypes[t->dtype].code == out.dtype_code && dtypes[t->dtype].bits == out.dtype_bits)
+                break;
+        if (t->dtype == SPOPS_NODES_NUM_DTYPES || out.num_dims > 2)
+            return fail("%s: %s has a dtype or shape that nodes have not", op->name,
+                        op->arguments[i]->name);
+        for (int32_t d = 0; d < out.num_dims; ++d)
+            t->shape[d] = shape[d];
+        t->num_dims = out.num_dims;
+    }
     return 0;
 }
 

@@ -71,9 +71,9 @@ int spops_nodes_describe(const char *kind, const char *fields, spops_nodes_tenso
 /* The size of the block of a plan that was described. */
 int spops_nodes_measure(spops_context *ctx, spops_nodes_tensor *t);
 
-/* Shapes, and dtypes where the row leaves no choice, of the outputs that have no shape yet. `wanted`
-   dtype of others; SPOPS_NODES_NUM_DTYPES: that of the inputs. Inputs need no data. */
-int spops_nodes_shapes(spops_nodes_node *node, spops_nodes_dtype wanted);
+/* Shapes and dtypes of the outputs that have no shape yet, by spops_call_output. `wanted`: the dtype of
+   those that no input gives one; SPOPS_NODES_NUM_DTYPES: as inputs have. Inputs need no data. */
+int spops_nodes_shapes(spops_context *ctx, spops_nodes_node *node, spops_nodes_dtype wanted);
 
 /* Bytes for spops_context_set_scratch that the call needs. No tensor needs data. */
 int spops_nodes_scratch(spops_context *ctx, const spops_nodes_node *node, size_t *bytes);

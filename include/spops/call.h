@@ -187,6 +187,43 @@ SPOPS_API spops_status spops_call_scratch_bytes(spops_context *ctx, const spops_
                                                 const spops_value *args, int32_t num_args,
                                                 size_t *bytes);
 
+enum { SPOPS_CALL_MAX_DIMS = 8 /**< of a tensor whose shape is asked for */ };
+
+/** How a caller combines sizes that it does not know yet: numbers below 0 of its own. Final. */
+typedef struct spops_size_algebra {
+    /** a op b, op one of + - * / (of whole numbers) M (the larger) m (the smaller), of which one or both are
+     *  the caller's: a number from 0 on, one of the caller's, or INT64_MIN where there is none. */
+    int64_t (*combine)(void *user, char op, int64_t a, int64_t b);
+    void *user;
+} spops_size_algebra;
+
+/**
+ * Dtype and shape of an output of a call, before there is any data: for engines that lay out their memory,
+ * and for those that do not know all sizes yet.
+ *
+ * ctx       Where the call will run, which says how large blocks of plans are. NULL: a context of the
+ *           library's own, as of spops_call.
+ * args      [num_args], as of spops_call, but no data is read, and any may be NONE. Sizes below 0 of inputs
+ *           are symbols of the caller. Of a plan among them its description counts alone. An output has a
+ *           value where its dtype is one of several that no input gives (that of its TENSOR is taken; 0 bits:
+ *           none), and where it is a plan: a TENSOR, with the description of the plan that is wanted.
+ * output    0 to op->num_outputs - 1; also one that may be absent and has no value.
+ * algebra   NULL: without symbols.
+ * out       Its dtype, 0 bits where it does not follow from what is given, and num_dims; of a plan those of
+ *           its block, [words] of i32.
+ * shape     [SPOPS_CALL_MAX_DIMS], which out->shape then is; a size below 0 is a symbol. NULL: sizes are not
+ *           asked for, and descriptions not needed.
+ *
+ * Stream    Enqueues nothing, waits for nothing.
+ * Errors    INVALID_ARGUMENT: NULL, values that are not as the row says, or what does not follow from them,
+ *           which the message names. Those of spops_plan_measure. Inputs are not compared with each other.
+ * Threads   Any with NULL; else one at a time per ctx.
+ */
+SPOPS_API spops_status spops_call_output(spops_context *ctx, const spops_operator *op,
+                                         const spops_value *args, int32_t num_args, int32_t output,
+                                         const spops_size_algebra *algebra, spops_tensor *out,
+                                         int64_t *shape);
+
 /**
  * Call an operator on a context of the library's own, as spops_call does for NULL, for engines that hand
  * over a stream and a workspace.

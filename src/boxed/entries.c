@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "boxed/blocks.h"
+#include "boxed/outputs.h"
 #include "boxed/values.h"
 #include "call/call_check.h"
 #include "core/backend.h"
@@ -140,13 +141,14 @@ spops_status spops_boxed_reserve(spops_boxed_call *b, size_t bytes)
 
 static void begin(spops_boxed_call *b, spops_context *ctx, const spops_operator *op)
 {
-    const bool measures = b->measures;
+    const bool measures = b->measures, asks = b->asks;
     const bool in_order = b->in_order;
     const spops_lender *lender = b->lender;
     const bool has_stream = b->has_stream;
     void *stream = b->stream;
     memset(b, 0, sizeof *b);
     b->measures = measures;
+    b->asks = asks;
     b->in_order = in_order;
     b->lender = lender;
     b->has_stream = has_stream;
@@ -272,7 +274,7 @@ static spops_status call_from(const spops_operator *op, spops_context *ctx,
     if (ret != NULL) *ret = none;
     SPOPS_REQUIRE(ctx, op != NULL, "call: op is NULL");
     SPOPS_REQUIRE(ctx, ret != NULL, "%s: ret is NULL", op->name);
-    b.measures = false;
+    b.measures = b.asks = false;
     b.in_order = stream_of == environment_stream;
     b.lender = lender;
     b.has_stream = false;
@@ -290,6 +292,7 @@ spops_status spops_call_scratch_bytes(spops_context *ctx, const spops_operator *
     SPOPS_REQUIRE(ctx, op != NULL, "call_scratch_bytes: op is NULL");
     SPOPS_REQUIRE(ctx, bytes != NULL, "call_scratch_bytes: bytes is NULL");
     b.measures = true;
+    b.asks = false;
     b.in_order = false;
     b.lender = NULL;
     b.has_stream = false;
@@ -297,6 +300,51 @@ spops_status spops_call_scratch_bytes(spops_context *ctx, const spops_operator *
     SPOPS_TRY(run(&b, op, ctx, args, num_args, own_stream));
     *bytes = b.scratch_bytes;
     return SPOPS_STATUS_OK;
+}
+
+// A block is measured on a context of the library's own where the caller has none.
+static spops_status output_of(spops_boxed_call *b, int index, spops_call_place *place,
+                              const spops_size_algebra *algebra, spops_tensor *out, int64_t *shape)
+{
+    spops_own_context *own = NULL;
+    spops_status status;
+
+    if (b->ctx != NULL || shape == NULL || !b->row->args[index].is_plan)
+        return spops_boxed_output(b, index, algebra, out, shape);
+    place->stream = place->backend == SPOPS_BACKEND_CPU ? NULL : own_stream(place);
+    SPOPS_TRY(spops_own_context_take(place, &own));
+    b->ctx = spops_own_context_of(own);
+    status = spops_boxed_output(b, index, algebra, out, shape);
+    if (status != SPOPS_STATUS_OK) (void)spops_fail(NULL, status, "%s", spops_last_error(b->ctx));
+    spops_own_context_give(own);
+    return status;
+}
+
+spops_status spops_call_output(spops_context *ctx, const spops_operator *op,
+                               const spops_value *args, int32_t num_args, int32_t output,
+                               const spops_size_algebra *algebra, spops_tensor *out, int64_t *shape)
+{
+    spops_call_place place = {SPOPS_BACKEND_CPU, 0, NULL};
+    spops_boxed_call b;
+
+    SPOPS_REQUIRE(ctx, op != NULL, "call_output: op is NULL");
+    SPOPS_REQUIRE(ctx, out != NULL, "call_output: out is NULL");
+    SPOPS_REQUIRE(ctx, output >= 0 && output < op->num_outputs,
+                  "call_output: output is %d, expected 0 to %d", (int)output,
+                  (int)op->num_outputs - 1);
+    b.measures = false;
+    b.asks = true;
+    b.in_order = b.has_stream = false;
+    b.lender = NULL;
+    b.stream = NULL;
+    if (default_device >= 0) place = (spops_call_place){SPOPS_BACKEND_CUDA, default_device, NULL};
+    begin(&b, ctx, op);
+    if (ctx != NULL) {
+        place.backend = spops_context_backend(ctx);
+        place.device = ctx->info.device;
+    }
+    SPOPS_TRY(spops_values_unpack(&b, args, num_args, &place));
+    return output_of(&b, op->num_inputs + output, &place, algebra, out, shape);
 }
 
 spops_status spops_call(spops_context *ctx, const spops_operator *op, const spops_value *args,
@@ -340,7 +388,7 @@ spops_status spops_call_on_stream(void *stream, void *scratch, size_t scratch_by
     if (ret != NULL) *ret = none;
     SPOPS_REQUIRE(NULL, op != NULL, "call: op is NULL");
     SPOPS_REQUIRE(NULL, ret != NULL, "%s: ret is NULL", op->name);
-    b.measures = false;
+    b.measures = b.asks = false;
     b.in_order = false;
     b.lender = scratch == NULL ? NULL : &lender;
     b.has_stream = true;

@@ -86,6 +86,16 @@ static int dtype_of(const spops_tensor *t)
     return -1;
 }
 
+void spops_tensor_set_dtype(spops_tensor *t, int dtype)
+{
+    size_t i = 0;
+    while (dlpack_dtypes[i].dtype != dtype)
+        ++i;
+    t->dtype_code = dlpack_dtypes[i].code;
+    t->dtype_bits = dlpack_dtypes[i].bits;
+    t->dtype_lanes = dlpack_dtypes[i].lanes;
+}
+
 // Memory that both backends reach belongs to the one that other arguments name.
 static spops_status check_device(unpacking *u, const spops_tensor *t)
 {
@@ -184,6 +194,24 @@ static spops_status unpack_matrix(unpacking *u, const spops_tensor *t, const spo
     return SPOPS_STATUS_OK;
 }
 
+// Of a call that is asked for shapes: any sizes, or none.
+static spops_status note_tensor(unpacking *u, const spops_value *value, int index)
+{
+    const spops_tensor *t = tensor_of(value);
+
+    if (value->type == SPOPS_VALUE_NONE) return SPOPS_STATUS_OK;
+    if (t == NULL) return refuse(u, type_name(value->type), "a TENSOR");
+    SPOPS_TRY(check_device(u, t));
+    const int dtype = dtype_of(t);
+    if (dtype < 0 && (!u->b->row->args[index].is_output || t->dtype_bits != 0))
+        return refuse(u, "of a dtype that is not known here", "one that the row names");
+    if (t->num_dims < 0 || t->num_dims > SPOPS_CALL_MAX_DIMS)
+        return refuse(u, "a tensor of too many dimensions", "0 to 8");
+    u->b->matrices[index].dtype = (spops_dtype)dtype;
+    u->b->args[index] = t;
+    return SPOPS_STATUS_OK;
+}
+
 static spops_status unpack_tensor(unpacking *u, const spops_value *value, int index)
 {
     spops_boxed_call *b = u->b;
@@ -193,6 +221,7 @@ static spops_status unpack_tensor(unpacking *u, const spops_value *value, int in
     bool is_empty;
     int dtype;
 
+    if (b->asks) return note_tensor(u, value, index);
     if (t == NULL) return refuse(u, type_name(value->type), "a TENSOR");
     SPOPS_TRY(check_device(u, t));
     dtype = dtype_of(t);
@@ -231,6 +260,11 @@ static spops_status unpack_block(unpacking *u, const spops_value *value, int ind
     bool is_empty;
 
     SPOPS_TRY(check_device(u, t));
+    if (b->asks) {
+        v->ints = NULL;
+        b->blocks[b->num_blocks++].arg = index;
+        return SPOPS_STATUS_OK;
+    }
     if (!has_sizes(t, &is_empty))
         return refuse(u, "a tensor of impossible sizes", "sizes from 0 on");
     if (!is_empty && !is_compact(t, 0))
@@ -251,7 +285,7 @@ static spops_status unpack_plan(unpacking *u, const spops_value *value, int inde
     const spops_row_arg *arg = &b->row->args[index];
     const spops_plan *plan;
 
-    if (arg->is_output && value->type == SPOPS_VALUE_NONE) return SPOPS_STATUS_OK;
+    if ((arg->is_output || b->asks) && value->type == SPOPS_VALUE_NONE) return SPOPS_STATUS_OK;
     if (tensor_of(value) != NULL) return unpack_block(u, value, index);
     if (value->type != SPOPS_VALUE_POINTER || arg->is_output)
         return refuse(u, type_name(value->type),
@@ -304,6 +338,7 @@ static spops_status unpack_description(unpacking *u, const spops_value *value, i
         spops_plan_value *v = &b->blocks[i].value;
         const void *list = NULL;
         if (b->blocks[i].arg != index) continue;
+        if (b->asks && value->type == SPOPS_VALUE_NONE) return SPOPS_STATUS_OK;
         if (!list_of(value, false, &list, &count) || count < 1 || count > INT32_MAX)
             return spops_fail(b->ctx, SPOPS_STATUS_INVALID_ARGUMENT,
                               "%s: the description of %s is %s, expected a TENSOR of i64 in host "

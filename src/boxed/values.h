@@ -11,4 +11,7 @@
 spops_status spops_values_unpack(spops_boxed_call *b, const spops_value *args, int32_t num_args,
                                  spops_call_place *place);
 
+// The dtype, a spops_dtype or SPOPS_ROW_U8, as DLPack has it; of 4 bits pairs.
+void spops_tensor_set_dtype(spops_tensor *t, int dtype);
+
 #endif

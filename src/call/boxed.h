@@ -36,6 +36,7 @@ typedef struct spops_boxed_call {
     } blocks[SPOPS_BOXED_MAX_BLOCKS];
     int32_t num_blocks;
     bool measures; // only the scratch is asked for: tensors may have no data
+    bool asks;     // only shapes are asked for: args has tensors as they are, or as NULL
     size_t scratch_bytes;
     spops_plan *into; // the block that the call fills; NULL: it makes a plan, if any
     spops_call_number attributes[SPOPS_ROW_MAX_ATTRIBUTES];

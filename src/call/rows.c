@@ -351,6 +351,68 @@ int64_t spops_row_eval(const spops_row_number *number, const int64_t *slots)
     return stack[0];
 }
 
+static spops_row_size number_size(int64_t value)
+{
+    return (spops_row_size){SPOPS_SIZE_NUMBER, value};
+}
+
+spops_row_size spops_row_combine(const spops_size_algebra *algebra, char op, spops_row_size a,
+                                 spops_row_size b)
+{
+    const spops_row_size none = {SPOPS_SIZE_NONE, 0};
+    int64_t n = 0;
+    bool is_large = false;
+
+    if (a.how == SPOPS_SIZE_NONE || b.how == SPOPS_SIZE_NONE) return none;
+    if (a.how == SPOPS_SIZE_SYMBOL || b.how == SPOPS_SIZE_SYMBOL) {
+        if (algebra == NULL || (a.how == SPOPS_SIZE_NUMBER && a.value < 0) ||
+            (b.how == SPOPS_SIZE_NUMBER && b.value < 0))
+            return none; // a number below 0 would be taken for a symbol
+        n = algebra->combine(algebra->user, op, a.value, b.value);
+        if (n == INT64_MIN) return none;
+        return n < 0 ? (spops_row_size){SPOPS_SIZE_SYMBOL, n} : number_size(n);
+    }
+    switch (op) {
+    case '+': is_large = __builtin_add_overflow(a.value, b.value, &n); break;
+    case '-': is_large = __builtin_sub_overflow(a.value, b.value, &n); break;
+    case '*': is_large = __builtin_mul_overflow(a.value, b.value, &n); break;
+    case '/': n = b.value > 0 ? a.value / b.value : 0; break;
+    case 'M': n = a.value > b.value ? a.value : b.value; break;
+    default: n = a.value < b.value ? a.value : b.value; break;
+    }
+    return is_large ? none : number_size(n);
+}
+
+spops_row_size spops_row_eval_size(const spops_row_number *number, const spops_row_size *slots,
+                                   const spops_size_algebra *algebra)
+{
+    static const char signs[] = {[OP_ADD] = '+', [OP_SUB] = '-', [OP_MUL] = '*',
+                                 [OP_DIV] = '/', [OP_MAX] = 'M', [OP_MIN] = 'm'};
+    spops_row_size stack[MAX_STACK];
+    int top = -1;
+
+    if (number->how == SPOPS_NUMBER_CONSTANT) return number_size(number->value);
+    if (number->how == SPOPS_NUMBER_SLOT) return slots[number->at];
+    for (int64_t i = 0; i < number->value; ++i) {
+        const code *c = &parsed.program[number->at + i];
+        if (c->op == OP_CONSTANT) {
+            stack[++top] = number_size(c->value);
+        } else if (c->op == OP_SLOT) {
+            stack[++top] = slots[c->value];
+        } else if (c->op == OP_IF) { // a symbol cannot decide
+            top -= 2;
+            if (stack[top].how != SPOPS_SIZE_NUMBER)
+                stack[top].how = SPOPS_SIZE_NONE;
+            else
+                stack[top] = stack[top].value != 0 ? stack[top + 1] : stack[top + 2];
+        } else {
+            --top;
+            stack[top] = spops_row_combine(algebra, signs[c->op], stack[top], stack[top + 1]);
+        }
+    }
+    return stack[0];
+}
+
 bool spops_row_has_value(const spops_row_number *number, const int64_t *slots)
 {
     if (number->how == SPOPS_NUMBER_SLOT) return slots[number->at] != SPOPS_ROW_NO_VALUE;

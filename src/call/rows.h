@@ -119,6 +119,21 @@ const spops_row *spops_row_of(spops_operator_id id);
 // The value of a number; slots [num_slots]. INT64_MAX where it leaves 64 bits.
 int64_t spops_row_eval(const spops_row_number *number, const int64_t *slots);
 
+// A size of a call that is asked for shapes: a number, a caller's symbol (spops/call.h), or neither.
+typedef struct spops_row_size {
+    enum { SPOPS_SIZE_NONE, SPOPS_SIZE_NUMBER, SPOPS_SIZE_SYMBOL } how;
+    int64_t value;
+} spops_row_size;
+
+// a op b, op as spops_size_algebra has it. NONE where one is NONE, they leave 64 bits, or algebra (NULL: there is
+// none) cannot say.
+spops_row_size spops_row_combine(const spops_size_algebra *algebra, char op, spops_row_size a,
+                                 spops_row_size b);
+
+// The same as spops_row_eval; slots [num_slots].
+spops_row_size spops_row_eval_size(const spops_row_number *number, const spops_row_size *slots,
+                                   const spops_size_algebra *algebra);
+
 // The values of expressions in dimensions of arguments that are there (args); slots [num_all_slots],
 // those with names have theirs.
 void spops_row_run_steps(const spops_row *row, const void *const *args, int64_t *slots);

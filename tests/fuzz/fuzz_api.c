@@ -2147,6 +2147,12 @@ static void call_operator(world *w)
     if (rarely(w)) --n;
     if (CALL(w, spops_call_scratch_bytes(w->ctx, op, values, n, &bytes)))
         FUZZ_REQUIRE(bytes < SIZE_MAX, "%s", op->name);
+    for (int32_t i = 0; i < op->num_outputs; ++i) {
+        int64_t shape[SPOPS_CALL_MAX_DIMS];
+        spops_tensor out;
+        if (CALL(w, spops_call_output(w->ctx, op, values, n, i, NULL, &out, shape)))
+            FUZZ_REQUIRE(out.num_dims > 0 && out.num_dims <= SPOPS_CALL_MAX_DIMS, "%s", op->name);
+    }
     if (rarely(w)) { // on a context of the library's own
         spops_call_set_stream(0, NULL);
         spops_call_set_device(-1);
