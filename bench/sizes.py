@@ -132,7 +132,7 @@ def main():
                   f"{ms(d['device_us'])} | {ms(d['p50_us'])} | {ms(d['p99_us'])} |")
     if args.output:
         with open(args.output, "a", encoding="utf-8") as out:
-            out.writelines(json.dumps({k: v for k, v in d.items() if k not in ("lengths", "requested", "classes")}) + "\n" for d in lines)
+            out.writelines(json.dumps({k: v for k, v in d.items() if k not in ("file", "lengths", "requested", "classes")}) + "\n" for d in lines)
     sys.exit(failed or not lines)
 
 
