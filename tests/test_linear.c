@@ -510,6 +510,8 @@ ParameterizedTest(struct backend_param *p, linear, refuses)
     cr_assert_eq(spops_linear_scratch_bytes(d.ctx, ROWS, IN, COLS, 0), 0);
     cr_assert_eq(spops_linear_scratch_bytes(NULL, ROWS, IN, COLS, 1), 0);
     cr_assert_eq(spops_linear_scratch_bytes(d.ctx, -1, IN, COLS, 1), 0);
+    (void)spops_linear_scratch_bytes(d.ctx, ROWS, 0, COLS, 1); // whatever it is
+    (void)spops_linear_scratch_bytes(d.ctx, ROWS, IN, 0, 1);
     test_expect_ok(d.ctx, spops_linear_reserve(d.ctx, ROWS, IN, COLS, 1), "reserve");
     test_wait(&d);
     guarded *outs[] = {&e.out, &e.grad_x, &e.grad_w, &e.grad_bias};

@@ -672,7 +672,7 @@ int64_t scratch_numbers(const spops_context *ctx, int num_taps, int64_t rows, in
 {
     const int64_t tiles = (int64_t)ctx->info.num_processors * P::BLOCKS * P::rows * P::COLS;
     const int64_t of_tap = rows * cols, of_ranges = tiles > of_tap ? tiles : of_tap;
-    const bool few_taps = num_taps < of_ranges / of_tap;
+    const bool few_taps = of_tap <= of_ranges / (num_taps + 1);
     return of_ranges + (few_taps ? num_taps * of_tap : of_ranges);
 }
 
