@@ -211,8 +211,8 @@ typedef struct spops_size_algebra {
  * algebra   NULL: without symbols.
  * out       Its dtype, 0 bits where it does not follow from what is given, and num_dims; of a plan those of
  *           its block, [words] of i32.
- * shape     [SPOPS_CALL_MAX_DIMS], which out->shape then is; a size below 0 is a symbol. NULL: sizes are not
- *           asked for, and descriptions not needed.
+ * shape     [SPOPS_CALL_MAX_DIMS], which out->shape then is; a size below 0 is a symbol. What inputs without rows
+ *           do not say is 0. NULL: sizes are not asked for, and descriptions not needed.
  *
  * Stream    Enqueues nothing, waits for nothing.
  * Errors    INVALID_ARGUMENT: NULL, values that are not as the row says, or what does not follow from them,
