@@ -319,3 +319,15 @@ def test_gradient_checkpointing():
     (g,) = torch.autograd.grad(y.square().sum(), x)
     (h,) = torch.autograd.grad(F.sparseconv(x, w, plan).square().sum(), x)
     assert torch.equal(g, h)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_mvmr_of_other_columns(transposed):
+    out, into, which = (torch.tensor(r, dtype=torch.int32) for r in ([0, 1, 1, 2], [0, 1, 2, 3], [0, 1, 0, 1]))
+    plan = F.triplets(which, num_matrices=2, num_in=4, num_out=3, out_rows=out, in_rows=into)
+    x, w = torch.randn(4, 5), torch.randn(2, 5, 6)
+    expected = torch.zeros(3, 6)
+    for o, i, k in zip(out.tolist(), into.tolist(), which.tolist()):
+        expected[o] += x[i] @ w[k]
+    given = (w.transpose(1, 2) if transposed else w).reshape(-1, 5 if transposed else 6).contiguous()
+    torch.testing.assert_close(F.mvmr(x, given, plan, transposed=transposed), expected, rtol=1e-5, atol=1e-5)
