@@ -506,7 +506,7 @@ Test(hostile, messages_name_the_call_that_was_made)
     cr_assert_eq(spops_coords_create(ctx, 3, 2, rows, NULL, &coords), SPOPS_STATUS_OK);
     yo.contents = 999;
     expect_line(ctx, spops_pyramid_create(ctx, coords, &yo, &pyramid),
-                "pyramid_create: contents is 999, expected a sum of SPOPS_MAP_* (0 to 127)");
+                "pyramid_create: contents is 999, expected a sum of SPOPS_MAP_* (0 to 255)");
     expect_line(ctx, spops_coords_get_num_rows_sync(ctx, NULL, &num_rows),
                 "coords_get_num_rows_sync: coords is NULL");
     cr_assert_eq(spops_pool_create_global(ctx, coords, 1, NULL, &pool), SPOPS_STATUS_OK);

@@ -229,6 +229,8 @@ ParameterizedTest(struct backend_param *p, kernel_map, contents)
                                        SPOPS_MAP_PAIRS | SPOPS_MAP_REVERSE,
                                        SPOPS_MAP_CSR | SPOPS_MAP_REVERSE,
                                        SPOPS_MAP_ORDER | SPOPS_MAP_REVERSE,
+                                       SPOPS_MAP_FOR_ONE_CONV,
+                                       SPOPS_MAP_FOR_ONE_CONV | SPOPS_MAP_ORDER,
                                        ALL_CONTENTS};
     test_device d;
     test_rng rng = test_rng_make(502);
@@ -746,7 +748,7 @@ ParameterizedTest(struct backend_param *p, kernel_map, refuses)
         {"out is NULL", SPOPS_MAP_CONVOLUTION, 3, 1, 1, 0, 3, in, NULL, 0, 0, 0, 0},
         {"in is NULL", SPOPS_MAP_CONVOLUTION, 3, 1, 1, 0, 3, NULL, in, 0, 0, 0, 0},
         {"out has 2 axes", SPOPS_MAP_CONVOLUTION, 3, 1, 1, 0, 3, in, other, 0, 0, 0, 0},
-        {"contents is 128", SPOPS_MAP_CONVOLUTION, 3, 1, 1, 0, 3, in, same, 128, 0, 0, 0},
+        {"contents is 256", SPOPS_MAP_CONVOLUTION, 3, 1, 1, 0, 3, in, same, 256, 0, 0, 0},
         {"contents is -1", SPOPS_MAP_CONVOLUTION, 3, 1, 1, 0, 3, in, same, -1, 0, 0, 0},
         {"tile_rows is 100", SPOPS_MAP_CONVOLUTION, 3, 1, 1, 0, 3, in, same, 0, 100, 0, 0},
         {"tile_rows is 4", SPOPS_MAP_CONVOLUTION, 3, 1, 1, 0, 3, in, same, 0, 4, 0, 0},

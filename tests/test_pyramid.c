@@ -563,9 +563,9 @@ ParameterizedTest(struct backend_param *p, pyramid, overflows_and_refuses)
     test_expect(d.ctx, spops_pyramid_reserve(d.ctx, finest, &o, &pyramid), invalid,
                 "max_rows[1] is -4", "rows");
     o.max_rows = NULL;
-    o.contents = 128;
+    o.contents = 256;
     test_expect(d.ctx, spops_pyramid_reserve(d.ctx, finest, &o, &pyramid), invalid,
-                "contents is 128", "contents");
+                "contents is 256", "contents");
     cr_assert_null(pyramid);
     test_expect(d.ctx, spops_pyramid_update(d.ctx, NULL), invalid, "plans[0] is NULL", "none");
     test_expect(d.ctx, spops_pyramid_get_info_sync(d.ctx, NULL, &info), invalid, "pyramid is NULL",

@@ -41,8 +41,14 @@ typedef enum spops_kernel_map_kind {
  *           and ORDER where the device has implicit GEMM (compute capability 8.0 or more).
  * FOR_CONV_BACKWARD
  *           The same with what gradients run on: REVERSE too, where the device has implicit GEMM.
+ * FOR_ONE_CONV
+ *           What one call runs on, before the map is made or filled again, of a layer without gradients
+ *           that has up to 32 columns of output: where the device has implicit GEMM, TABLE and an ORDER
+ *           that costs less to make and fits tiles less (measured in docs/performance.md); else as
+ *           FOR_CONV.
  *
- * The last two stand for others, by the device of ctx: spops_kernel_map_info.contents has these.
+ * The last three stand for others, by the device of ctx: spops_kernel_map_info.contents has these.
+ * FOR_ONE_CONV stays beside them: it says which ORDER there is.
  */
 typedef enum spops_kernel_map_contents {
     SPOPS_MAP_TABLE = 1,
@@ -51,7 +57,8 @@ typedef enum spops_kernel_map_contents {
     SPOPS_MAP_CSR = 8,
     SPOPS_MAP_REVERSE = 16,
     SPOPS_MAP_FOR_CONV = 32,
-    SPOPS_MAP_FOR_CONV_BACKWARD = 64
+    SPOPS_MAP_FOR_CONV_BACKWARD = 64,
+    SPOPS_MAP_FOR_ONE_CONV = 128
 } spops_kernel_map_contents;
 
 /** Choices of the calls that make kernel maps. */

@@ -8,9 +8,10 @@
 #include "relation/relation.h"
 
 #define FOR_CONV (SPOPS_MAP_FOR_CONV | SPOPS_MAP_FOR_CONV_BACKWARD) // stand for others
+#define FOR_ONE  SPOPS_MAP_FOR_ONE_CONV                             // likewise, and stays
 #define ALL_CONTENTS                                                                               \
     (SPOPS_MAP_TABLE | SPOPS_MAP_ORDER | SPOPS_MAP_PAIRS | SPOPS_MAP_CSR | SPOPS_MAP_REVERSE |     \
-     FOR_CONV)
+     FOR_CONV | FOR_ONE)
 #define DEFAULT_TILE_ROWS 128
 
 // Fields of a description.
@@ -111,13 +112,15 @@ int32_t spops_map_contents(const spops_context *ctx, int32_t contents)
 {
     const spops_igemm_scratch_args any = {0};
     const bool backward = (contents & SPOPS_MAP_FOR_CONV_BACKWARD) != 0;
+    const bool igemm = ctx->backend->igemm_exists != NULL && ctx->backend->igemm_exists(ctx, &any);
     const int32_t others = contents & ~FOR_CONV;
+    const int32_t ordered = SPOPS_MAP_TABLE | SPOPS_MAP_ORDER;
 
-    if (others == contents || (contents & ~ALL_CONTENTS) != 0) return contents;
+    if ((contents & (FOR_CONV | FOR_ONE)) == 0 || (contents & ~ALL_CONTENTS) != 0) return contents;
+    if (others == contents && (contents & ordered) == ordered) return contents;
+    if (igemm && others == contents) return contents | ordered;
     contents = others | SPOPS_MAP_TABLE | SPOPS_MAP_PAIRS;
-    if (ctx->backend->igemm_exists != NULL && ctx->backend->igemm_exists(ctx, &any))
-        contents |= SPOPS_MAP_ORDER | (backward ? SPOPS_MAP_REVERSE : 0);
-    return contents;
+    return igemm ? contents | SPOPS_MAP_ORDER | (backward ? SPOPS_MAP_REVERSE : 0) : contents;
 }
 
 static spops_status read_options(spops_context *ctx, const char *call,
@@ -131,7 +134,8 @@ static spops_status read_options(spops_context *ctx, const char *call,
                   o.contents, ALL_CONTENTS);
     c->contents =
         spops_map_contents(ctx, o.contents == 0 ? SPOPS_MAP_FOR_CONV_BACKWARD : o.contents);
-    c->all_pairs = (o.contents == 0 || (o.contents & FOR_CONV) != 0) && o.max_pairs == 0;
+    c->all_pairs =
+        (o.contents == 0 || (o.contents & (FOR_CONV | FOR_ONE)) != 0) && o.max_pairs == 0;
     if ((c->contents & ~SPOPS_MAP_REVERSE) == 0) c->contents |= SPOPS_MAP_TABLE;
     if (c->contents & SPOPS_MAP_ORDER) c->contents |= SPOPS_MAP_TABLE;
     if (c->contents & SPOPS_MAP_CSR) c->contents |= SPOPS_MAP_PAIRS;
@@ -327,7 +331,7 @@ static spops_status set_sizes(spops_context *ctx, const char *call,
     a->mask_words = (a->taps.num_taps + 31) / 32;
     a->table_stride = (a->taps.num_taps + 3) / 4 * 4;
     a->tile_rows = choices->tile_rows;
-    a->mask_order = spops_mask_order_of(&a->taps, a->symmetric);
+    a->mask_order = spops_mask_order_of(&a->taps, a->symmetric, (map->contents & FOR_ONE) != 0);
     if (map->base.refillable && (map->contents & SPOPS_MAP_PAIRS))
         a->max_pairs = max_pairs_of(choices, num_out);
     a->out = side_of(num_out, a->tile_rows);

@@ -128,7 +128,7 @@ static void put_units(const unit_list *u, group_list *g)
 
 // ---- Order --------------------------------------------------------------------------------------
 
-static group_list list_groups(const spops_taps *taps, bool symmetric)
+static group_list list_groups(const spops_taps *taps, bool symmetric, bool brief)
 {
     const int32_t counted =
         taps->num_taps < SPOPS_MASK_ORDER_BITS ? taps->num_taps : SPOPS_MASK_ORDER_BITS;
@@ -147,7 +147,7 @@ static group_list list_groups(const spops_taps *taps, bool symmetric)
         if (is_single(taps) || planes + count_units(&u, false) <= g.most)
             put_planes(taps, INNER, &g);
     }
-    put_units(&u, &g);
+    if (!brief || g.num == 0) put_units(&u, &g);
     return g;
 }
 
@@ -156,9 +156,9 @@ static uint8_t bit_of(const group_list *g, uint8_t group)
     return group == NO_BIT ? NO_BIT : (uint8_t)(g->num - 1 - group);
 }
 
-spops_mask_order spops_mask_order_of(const spops_taps *taps, bool symmetric)
+spops_mask_order spops_mask_order_of(const spops_taps *taps, bool symmetric, bool brief)
 {
-    const group_list g = list_groups(taps, symmetric);
+    const group_list g = list_groups(taps, symmetric, brief);
     spops_mask_order order;
 
     memset(&order, 0, sizeof order);

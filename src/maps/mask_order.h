@@ -48,8 +48,9 @@ typedef struct spops_mask_order {
     } u;
 } spops_mask_order;
 
-/* symmetric: the kernel's middle tap is in every mask. */
-spops_mask_order spops_mask_order_of(const spops_taps *taps, bool symmetric);
+/* symmetric: the kernel's middle tap is in every mask. brief: by planes alone, where there are planes: one
+   pass of a sort. */
+spops_mask_order spops_mask_order_of(const spops_taps *taps, bool symmetric, bool brief);
 
 SPOPS_HD uint32_t spops_mask_bit(uint8_t bit)
 {

@@ -431,7 +431,8 @@ static void add_units(const spops_kernel_shape *kernel, int32_t taps, bool symme
     g->num += n < left ? n : left;
 }
 
-static tap_groups *tap_groups_of(const spops_kernel_shape *kernel, int32_t taps, bool symmetric)
+static tap_groups *tap_groups_of(const spops_kernel_shape *kernel, int32_t taps, bool symmetric,
+                                 bool brief)
 {
     tap_groups *g = (tap_groups *)allocate(1, sizeof *g);
     int32_t first[MOST_TAPS];
@@ -449,7 +450,7 @@ static tap_groups *tap_groups_of(const spops_kernel_shape *kernel, int32_t taps,
             g->num + inner + list_units(kernel, taps, symmetric, false, first) <= g->most)
             add_planes(kernel, taps, 2, g);
     }
-    add_units(kernel, taps, symmetric, g);
+    if (!brief || g->num == 0) add_units(kernel, taps, symmetric, g);
     return g;
 }
 
@@ -479,7 +480,8 @@ static int32_t num_bits(const uint32_t *mask, int32_t taps)
 void held_map_check_order(const held_map *h, const held_side *s, const char *what)
 {
     const int32_t words = h->view.mask_words, taps = h->view.num_taps, tile = h->view.tile_rows;
-    tap_groups *groups = tap_groups_of(&h->kernel, taps, h->info.kind == SPOPS_MAP_SUBMANIFOLD);
+    tap_groups *groups = tap_groups_of(&h->kernel, taps, h->info.kind == SPOPS_MAP_SUBMANIFOLD,
+                                       (h->info.contents & SPOPS_MAP_FOR_ONE_CONV) != 0);
     unsigned char *seen = (unsigned char *)allocate(s->n + s->num_tiles, 1);
     uint32_t before = 0;
     for (int64_t p = 0; p < s->n; ++p) {
