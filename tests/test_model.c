@@ -996,6 +996,8 @@ ParameterizedTest(struct launch_param *param, model, points, .timeout = 120)
     test_close(&d);
 }
 
+#define INT8_X_RANGE (127.0f / 64) // a code of a row counts 1 / 64
+
 // One submanifold layer of int8 with the weights of `c`.
 static void put_int8(onnx_file *f, const ref_conv *c, const float *ranges)
 {
@@ -1014,7 +1016,7 @@ static void put_int8(onnx_file *f, const ref_conv *c, const float *ranges)
                    .out_shape = {6, 7, 8},
                    .subm = 1,
                    .weight = c->weight,
-                   .input_range = 2.5f,
+                   .input_range = INT8_X_RANGE,
                    .weight_ranges = ranges};
     onnx_file_begin(f);
     onnx_put_conv(f, &n);
@@ -1040,6 +1042,36 @@ static void *run_int8(test_device *d, const onnx_file *f, spops_model_int8 int8,
     void *data = fetch(d, out.data, (size_t)p->num * 16 * 2);
     spops_model_destroy(model);
     return data;
+}
+
+// On codes: rows are multiples of what a code counts, so that but for f16's roundings of weights, which
+// ROUND has, both are the same.
+static void check_codes(test_device *d, const onnx_file *file, const ref_conv *c,
+                        const float *ranges, pieces *p)
+{
+    for (int i = 0; i < p->num; ++i)
+        for (int k = 0; k < 5; ++k)
+            p->features[i][k] =
+                rintf(p->features[i][k] / (INT8_X_RANGE / 127)) * (INT8_X_RANGE / 127);
+    uint16_t *round = run_int8(d, file, SPOPS_MODEL_INT8_ROUND, p);
+    uint16_t *codes = run_int8(d, file, SPOPS_MODEL_INT8_CODES, p);
+    int64_t others = 0;
+    for (int i = 0; i < p->num; ++i)
+        for (int o = 0; o < 16; ++o) {
+            float most = ranges[o];
+            for (int k = 0; k < 27 * 8 && o == 3; ++k)
+                most = fmaxf(most, fabsf(spops_float_of_f16(c->weight[o * 27 * 8 + k])));
+            const float a = spops_float_of_f16(round[i * 16 + o]);
+            const float b = spops_float_of_f16(codes[i * 16 + o]);
+            // Column 3 has a range of 0: its weights are rounded on codes alone, by half a step each.
+            const float bound = 27 * 5 * 0.5f * most * (o == 3 ? 0.5f / 127 : 0x1p-11f) + 0x1p-9f;
+            cr_assert(fabsf(a - b) <= bound, "row %d, column %d: %g, on codes %g", i, o, (double)a,
+                      (double)b);
+            others += a != b;
+        }
+    cr_assert(others > 0 && others < (int64_t)p->num * 16);
+    free(round);
+    free(codes);
 }
 
 ParameterizedTestParameters(model, int8)
@@ -1084,6 +1116,7 @@ ParameterizedTest(struct backend_param *param, model, int8)
     void *as_is = run_int8(&d, &plain, SPOPS_MODEL_INT8_REFUSE, &p); // none is int8
     cr_assert(memcmp(ignore, as_is, (size_t)p.num * 32) == 0);
     cr_assert(memcmp(ignore, round, (size_t)p.num * 32) != 0);
+    check_codes(&d, &file, &c, ranges, &p);
     spops_model_options options = spops_model_options_default();
     spops_model *model = NULL;
     options.int8 = SPOPS_MODEL_INT8_REFUSE;
@@ -1563,9 +1596,9 @@ ParameterizedTest(struct backend_param *param, model, refuses_arguments)
     test_expect(ctx, spops_model_load(ctx, data, n, &options, &model), invalid,
                 "widen is 2, expected 0 or 1", "widen");
     options.widen = 0;
-    options.int8 = (spops_model_int8)3;
+    options.int8 = (spops_model_int8)4;
     test_expect(ctx, spops_model_load(ctx, data, n, &options, &model), invalid,
-                "int8 is 3, expected 0 to 2", "int8");
+                "int8 is 4, expected 0 to 3", "int8");
     test_expect(ctx, spops_model_load_file(ctx, "/nowhere/at/all.onnx", NULL, &model), invalid,
                 "model_load_file: /nowhere/at/all.onnx cannot be read: ", "no file");
     test_expect_ok(ctx, spops_model_load(ctx, data, n, NULL, &model), "load");

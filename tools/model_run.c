@@ -53,6 +53,7 @@ bool model_open(const char *command, const session *s, const char *path, const m
     options.widen = c->widen;
     options.int8 = strcmp(c->int8, "ignore") == 0   ? SPOPS_MODEL_INT8_IGNORE
                    : strcmp(c->int8, "refuse") == 0 ? SPOPS_MODEL_INT8_REFUSE
+                   : strcmp(c->int8, "codes") == 0  ? SPOPS_MODEL_INT8_CODES
                                                     : SPOPS_MODEL_INT8_ROUND;
     if (!check(command, s, spops_model_load_file(s->ctx, path, &options, model))) return false;
     if (!check(command, s, spops_model_get_input(s->ctx, *model, 0, &in))) return false;

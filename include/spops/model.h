@@ -29,7 +29,10 @@ typedef enum spops_model_int8 {
         0, /* weights are rounded to the 255 values that their range gives them,
                                     those that an int8 layer multiplies by */
     SPOPS_MODEL_INT8_IGNORE = 1, /* weights as they are in the file */
-    SPOPS_MODEL_INT8_REFUSE = 2  /* the file is refused */
+    SPOPS_MODEL_INT8_REFUSE = 2, /* the file is refused */
+    SPOPS_MODEL_INT8_CODES = 3   /* they multiply codes of i8: weights by their ranges, rows by
+                                    input_dynamic_range, a pass before the layer; sums are exact. Layers
+                                    without an input_dynamic_range are as ROUND has them */
 } spops_model_int8;
 
 /** Choices of spops_model_load. Those but no_graph are for files of libspconv. */

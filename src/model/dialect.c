@@ -411,6 +411,8 @@ static spops_status read_int8(const node_reader *r, spops_model_step *s)
     if (r->m->options.int8 == SPOPS_MODEL_INT8_IGNORE) return SPOPS_STATUS_OK;
     s->ranges = a->floats;
     s->num_ranges = a->num_floats;
+    a = spops_onnx_find_attribute(r->node, "input_dynamic_range");
+    if (a != NULL && a->has_f) s->x_range = a->f;
     return SPOPS_STATUS_OK;
 }
 

@@ -11,6 +11,7 @@
 #include "spops/convert.h"
 #include "spops/dense.h"
 #include "spops/gather.h"
+#include "spops/quantize.h"
 #include "spops/segreduce.h"
 #include "spops/weights.h"
 
@@ -292,6 +293,53 @@ static void store(spops_dtype dtype, void *to, size_t i, float value)
         ((uint16_t *)to)[i] = spops_f16_of_float(value);
 }
 
+// Whether a layer multiplies codes of i8. Maps without plans for matrix units have none for codes.
+static bool has_codes(const spops_model *m, const spops_model_step *s)
+{
+    return m->options.int8 == SPOPS_MODEL_INT8_CODES && s->ranges != NULL && s->x_range > 0 &&
+           !spops_model_map_at(m, s->map)->is_narrow;
+}
+
+static int64_t padded_cols(const spops_model_step *s)
+{
+    return (s->in_cols + 15) / 16 * 16;
+}
+
+static spops_matrix codes_of_weights(const spops_model *m, const spops_model_step *s)
+{
+    return spops_matrix_dense((char *)m->weights + s->weight_offset, s->num_taps * s->out_cols,
+                              padded_cols(s), SPOPS_DTYPE_I8);
+}
+
+// What a code of an output column counts; where its range is 0, that of the largest weight.
+static float scale_of_column(const spops_model_step *s, size_t o)
+{
+    const size_t each = (size_t)(s->num_taps * s->file_cols);
+    const float range = s->ranges[s->num_ranges == 1 ? 0 : o];
+    float most = range;
+    for (size_t i = 0; i < each && !(range > 0); ++i)
+        most = fmaxf(most, fabsf(half_at(s->weights, o * each + i)));
+    return most > 0 ? most / (float)INT8_LARGEST : 1.0f;
+}
+
+// [out][taps][file_cols] of f16 as [taps][out][in_cols rounded up to 16] of i8, and scales.
+static void write_codes(const spops_model_step *s, void *to, float *scales)
+{
+    const size_t taps = (size_t)s->num_taps, from_cols = (size_t)s->file_cols;
+    const size_t in = (size_t)padded_cols(s), out = (size_t)s->out_cols;
+    for (size_t o = 0; o < out; ++o) {
+        const float scale = scale_of_column(s, o), largest = (float)INT8_LARGEST;
+        scales[o] = scale;
+        for (size_t k = 0; k < taps; ++k)
+            for (size_t c = 0; c < from_cols; ++c) {
+                const float q = rintf(half_at(s->weights, (o * taps + k) * from_cols + c) / scale);
+                const float code = q > largest ? largest : q < -largest ? -largest : q;
+                ((int8_t *)to)[(k * out + o) * in + c] = (int8_t)code;
+            }
+    }
+    scales[out] = s->x_range / (float)INT8_LARGEST;
+}
+
 // [out][taps][file_cols] of f16 as [taps][in_cols][out] of the model's dtype, 0 in the columns of padding.
 static void write_weights(const spops_model *m, const spops_model_step *s, void *to)
 {
@@ -315,7 +363,10 @@ static spops_status upload_parameters(spops_model *m, const spops_model_step *s)
     spops_status status;
 
     if (host == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-    write_weights(m, s, host);
+    if (has_codes(m, s))
+        write_codes(s, host, (float *)(void *)(host + (s->scales_offset - s->weight_offset)));
+    else
+        write_weights(m, s, host);
     for (size_t o = 0; o < out && s->has_bias; ++o)
         ((float *)(void *)(host + (s->bias_offset - s->weight_offset)))[o] = half_at(s->bias, o);
     status = m->ctx->backend->upload(m->ctx, (char *)m->weights + s->weight_offset, host, bytes);
@@ -327,15 +378,28 @@ static spops_status upload_parameters(spops_model *m, const spops_model_step *s)
 static void carve_weights(spops_model *m, spops_carver *c)
 {
     const size_t each = element_bytes(m->dtype);
+    size_t codes = 0;
     for (int32_t i = 0; i < m->steps.num; ++i) {
         spops_model_step *s = spops_model_step_at(m, i);
         if (s->kind != SPOPS_MODEL_CONV) continue;
         s->weight_offset = spops_align_bytes(c->used);
-        (void)spops_carve(c, s->num_taps * s->in_cols, s->out_cols, each);
+        if (has_codes(m, s)) {
+            const size_t rows = (size_t)spops_model_matrix(m, s->x).rows;
+            const size_t bytes = spops_mul_bytes(rows, (size_t)s->in_cols);
+            (void)spops_carve(c, s->num_taps * s->out_cols, padded_cols(s), 1);
+            s->scales_offset = spops_align_bytes(c->used);
+            (void)spops_carve(c, s->out_cols + 1, 1, sizeof(float));
+            if (bytes > codes) codes = bytes;
+        } else {
+            (void)spops_carve(c, s->num_taps * s->in_cols, s->out_cols, each);
+        }
         s->bias_offset = spops_align_bytes(c->used);
         if (s->has_bias) (void)spops_carve(c, s->out_cols, 1, sizeof(float));
         s->weight_bytes = c->used - s->weight_offset;
     }
+    m->codes_offset =
+        spops_align_bytes(c->used); // layers run one after the other: one place for all
+    if (codes > 0) (void)spops_carve(c, (int64_t)codes, 1, 1);
     for (int32_t i = 0; i < m->values.num; ++i) { // initializers of operators
         spops_model_value *v = spops_model_value_at(m, i);
         if (spops_span_bytes(v->init) == 0) continue;
@@ -593,6 +657,30 @@ static spops_status run_sets(const spops_model *m)
     return SPOPS_STATUS_OK;
 }
 
+// Rows become codes first.
+static spops_status run_codes(const spops_model *m, const spops_model_step *s, spops_matrix x)
+{
+    const float *scales = (const float *)(const void *)((char *)m->weights + s->scales_offset);
+    const spops_matrix codes = spops_matrix_dense((char *)m->weights + m->codes_offset, x.rows,
+                                                  s->in_cols, SPOPS_DTYPE_I8);
+    spops_quantized_layer layer = spops_quantized_layer_default();
+    spops_matrix residual;
+
+    layer.x_scale = scales + s->out_cols;
+    layer.w_scales = scales;
+    layer.activation = s->activation;
+    if (s->has_bias)
+        layer.bias = (const float *)(const void *)((char *)m->weights + s->bias_offset);
+    if (s->residual >= 0) {
+        residual = spops_model_matrix(m, s->residual);
+        layer.residual = &residual;
+    }
+    SPOPS_TRY(spops_quantize_execute(m->ctx, x, layer.x_scale, codes, NULL));
+    return spops_sparseconv_execute_quantized(m->ctx, spops_model_map_at(m, s->map)->conv, codes,
+                                              codes_of_weights(m, s), &layer,
+                                              spops_model_matrix(m, s->out));
+}
+
 static spops_status run_conv(const spops_model *m, const spops_model_step *s)
 {
     const spops_matrix w = spops_matrix_dense((char *)m->weights + s->weight_offset,
@@ -601,6 +689,7 @@ static spops_status run_conv(const spops_model *m, const spops_model_step *s)
     spops_conv_layer layer = spops_conv_layer_default();
 
     x.cols = s->in_cols;
+    if (has_codes(m, s)) return run_codes(m, s, x);
     layer.activation = s->activation;
     if (s->has_bias) layer.bias = (char *)m->weights + s->bias_offset;
     if (s->residual >= 0) {

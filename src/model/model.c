@@ -116,8 +116,8 @@ static spops_status read_options(spops_model *m, const spops_model_options *give
                   "%s: num_batches is %" PRId32 ", expected 0 to 65536", m->call, o->num_batches);
     SPOPS_TRY(spops_check_flag(ctx, m->call, "widen", o->widen));
     SPOPS_TRY(spops_check_flag(ctx, m->call, "no_graph", o->no_graph));
-    SPOPS_REQUIRE(ctx, (int)o->int8 >= 0 && o->int8 <= SPOPS_MODEL_INT8_REFUSE,
-                  "%s: int8 is %d, expected 0 to 2", m->call, (int)o->int8);
+    SPOPS_REQUIRE(ctx, (int)o->int8 >= 0 && o->int8 <= SPOPS_MODEL_INT8_CODES,
+                  "%s: int8 is %d, expected 0 to 3", m->call, (int)o->int8);
     m->dtype = o->widen ? SPOPS_DTYPE_F32 : SPOPS_DTYPE_F16;
     if (o->voxels == NULL) return SPOPS_STATUS_OK;
     m->has_voxels = true;

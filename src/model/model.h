@@ -90,8 +90,10 @@ typedef struct spops_model_step {
     spops_span weights, bias;            // in the file, f16; bias without bytes: there is none
     const float *ranges; // of an int8 layer's weights: of all, or one an output column; NULL
     int32_t num_ranges;
+    float x_range; // of an int8 layer's rows; 0: not said
     bool has_bias;
     size_t weight_offset, bias_offset, weight_bytes;
+    size_t scales_offset; // of codes: of the output columns, then of x
     // A permutation: copies of `in_cols` columns from row to row.
     int32_t order[SPOPS_MODEL_MAX_DIMS];
     spops_segments *copies;
@@ -121,6 +123,7 @@ struct spops_model {
     // Where ctx runs: weights; features; inputs and outputs, each in one block.
     void *weights, *features, *arrays;
     size_t weight_bytes, feature_bytes, array_bytes, input_bytes, output_bytes, plan_bytes;
+    size_t codes_offset; // among the weights: rows of a layer in i8
     spops_voxels *voxels;
     int32_t *num_rows, *coords, *batch; // of the input
     float *points;
