@@ -48,7 +48,7 @@ model_choices model_choices_default(void);
         {"--int8", "NAME",                                                                         \
          "layers that the file marks as int8 run in f16. round: weights rounded as int8 layers "   \
          "have them; ignore: as in the file; refuse: the file is refused; default: round",         \
-         "round,ignore,refuse,codes", .text = &(to).int8},                                               \
+         "round,ignore,refuse,codes", .text = &(to).int8},                                         \
     {                                                                                              \
         "--widen", NULL, "rows and weights in f32, not f16", .on = &(to).widen                     \
     }

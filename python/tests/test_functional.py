@@ -331,3 +331,23 @@ def test_mvmr_of_other_columns(transposed):
         expected[o] += x[i] @ w[k]
     given = (w.transpose(1, 2) if transposed else w).reshape(-1, 5 if transposed else 6).contiguous()
     torch.testing.assert_close(F.mvmr(x, given, plan, transposed=transposed), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_layers_of_codes(device):
+    """From codes to codes: what the float layers give, but for the roundings of both operands and of the output."""
+    rows = torch.cat([torch.zeros(300, 1), torch.randint(0, 9, (300, 3), device="cpu")], 1).int().unique(dim=0).to(device)
+    conv = F.sparseconv_plan(F.kernel_map(F.coords(rows), size=3))
+    x, w = torch.randn(len(rows), 32), torch.randn(27 * 32, 16) / 30
+    dense, bias = torch.randn(32, 16) / 5, torch.randn(16)
+    for dtype, name in (torch.float8_e4m3fn, "f8e4m3"), (torch.int8, "i8"):
+        scale = F.quantize_scale(x, dtype=name)
+        codes = F.quantize(x, scale, dtype=dtype)
+        packed, w_scales = F.quantize_weights(w, taps=27, dtype=dtype)
+        assert packed.shape == (27 * 16, 32) and packed.dtype == dtype
+        out = F.sparseconv_quantized(codes, packed, conv, scale, w_scales, bias, activation="relu", dtype=torch.float32)
+        torch.testing.assert_close(out, F.sparseconv(x, w, conv, bias=bias, activation="relu"), rtol=0, atol=0.12)
+        packed, w_scales = F.quantize_weights(dense, dtype=dtype)
+        out_scale = torch.full((1,), 0.06)
+        small = F.linear_quantized(codes, packed, scale, w_scales, bias, out_scale=out_scale, dtype=dtype)
+        assert small.dtype == dtype and small.shape == (len(rows), 16)
+        torch.testing.assert_close(F.dequantize(small, out_scale, dtype=torch.float32), F.linear(x, dense, bias), rtol=0.08, atol=0.35)
