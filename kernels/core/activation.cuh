@@ -4,6 +4,8 @@
 #ifndef SPOPS_KERNELS_CORE_ACTIVATION_CUH
 #define SPOPS_KERNELS_CORE_ACTIVATION_CUH
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <type_traits>
 
 #include "core/activation.h"
@@ -205,9 +207,107 @@ template <int N, class F> __device__ __forceinline__ void each_in_turn(float (&v
     }
 }
 
+// Values that are rounded to 16 bits afterwards. Their errors are a few roundings of f32 of 1, and of values near
+// 0 2^-16 of the value in f16 and 2^-13 in bf16.
+
+__device__ __forceinline__ float power_of_2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// The larger or smaller of x and a bound; a NaN stays.
+__device__ __forceinline__ float larger(float x, float bound)
+{
+#if __CUDA_ARCH__ >= 800
+    asm("max.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(bound));
+    return x;
+#else
+    return x < bound ? bound : x;
+#endif
+}
+__device__ __forceinline__ float smaller(float x, float bound)
+{
+#if __CUDA_ARCH__ >= 800
+    asm("min.NaN.f32 %0, %0, %1;" : "+f"(x) : "f"(bound));
+    return x;
+#else
+    return x > bound ? bound : x;
+#endif
+}
+
+// log2 of the normal distribution's share above x, a polynomial up to where x times it is 0 in T.
+template <class T> struct log_tail;
+template <> struct log_tail<__half> {
+    static constexpr float limit = 5.8f;
+    static __device__ __forceinline__ float at(float x)
+    {
+        float p = -1.66860922e-06f;
+        p = __fmaf_rn(p, x, 5.88088122e-05f);
+        p = __fmaf_rn(p, x, -0.000913651291f);
+        p = __fmaf_rn(p, x, 0.00846582074f);
+        p = __fmaf_rn(p, x, -0.0539333504f);
+        p = __fmaf_rn(p, x, -0.458420973f);
+        p = __fmaf_rn(p, x, -1.15130523f);
+        return __fmaf_rn(p, x, -0.999983438f);
+    }
+};
+template <> struct log_tail<__nv_bfloat16> {
+    static constexpr float limit = 13.2f;
+    static __device__ __forceinline__ float at(float x)
+    {
+        float p = -1.99203367e-09f;
+        p = __fmaf_rn(p, x, 1.46166857e-07f);
+        p = __fmaf_rn(p, x, -4.69361523e-06f);
+        p = __fmaf_rn(p, x, 8.73167698e-05f);
+        p = __fmaf_rn(p, x, -0.00105460105f);
+        p = __fmaf_rn(p, x, 0.00884589572f);
+        p = __fmaf_rn(p, x, -0.0544847566f);
+        p = __fmaf_rn(p, x, -0.458014974f);
+        p = __fmaf_rn(p, x, -1.15143784f);
+        return __fmaf_rn(p, x, -0.999969831f);
+    }
+};
+
+template <class T> __device__ __forceinline__ float rough_gelu(float y)
+{
+    const float x = fminf(fabsf(y), log_tail<T>::limit);
+    return __fmaf_rn(-x, power_of_2(log_tail<T>::at(x)), larger(y, 0.0f));
+}
+
+// 1 / (1 + exp(-y)) of y times log2(e).
+__device__ __forceinline__ float rough_sigmoid(float y)
+{
+    const float e = power_of_2(smaller(y, 64.0f));
+    return e * inverse(1.0f + e);
+}
+
+// The others are a sigmoid, or the value times one.
+struct sigmoid_form {
+    bool by_value;
+    float limit, first, third; // of the exponent: x (first + third x^2), within the limit
+
+    explicit __device__ __forceinline__ sigmoid_form(spops_activation a)
+        : by_value(a != SPOPS_ACTIVATION_SIGMOID)
+    {
+        const bool cubic = a == SPOPS_ACTIVATION_GELU_TANH;
+        limit = cubic ? tanh_limit : least;
+        first = cubic ? tanh_first : 1.0f;
+        third = cubic ? tanh_third : 0.0f;
+    }
+    __device__ __forceinline__ float rough(float y) const
+    {
+        constexpr float log2_e = 1.44269504f;
+        const float from = larger(y, -limit), x = smaller(from, limit);
+        const float s = rough_sigmoid(x * log2_e * __fmaf_rn(third, x * x, first));
+        return (by_value ? from : 1.0f) * s;
+    }
+};
+
 } // namespace activation
 
-// v = activation(v) of the many sums of a tile: to the bit what activate computes, in less code.
+// v = activation(v) of the many sums of a tile that stay f32: to the bit what activate computes, in less code.
 template <int N>
 __device__ __forceinline__ void activate_sums(const spops_activated &a, float (&v)[N])
 {
@@ -234,6 +334,23 @@ __device__ __forceinline__ void activate_sums(const spops_activated &a, float (&
             const float s = activation::sigmoid_of(x * __fmaf_rn(third, x * x, first)).of;
             return (by_value ? y < -limit ? -limit : y : 1.0f) * s;
         });
+    }
+}
+
+// The same of sums that are rounded to T, of 16 bits, afterwards, unless they are `exact`: in half of the
+// instructions. Few sums, of narrow tiles, are exact, as there are no registers for a second form.
+template <class T, int N>
+__device__ __forceinline__ void activate_rounded_sums(const spops_activated &a, bool exact,
+                                                      float (&v)[N])
+{
+    const bool rough = N > 16 && !exact && a.activation > SPOPS_ACTIVATION_LEAKY_RELU;
+    if (rough && a.activation == SPOPS_ACTIVATION_GELU) {
+        activation::each_in_turn(v, [](float y) { return activation::rough_gelu<T>(y); });
+    } else if (rough) {
+        const activation::sigmoid_form form(a.activation);
+        activation::each_in_turn(v, [&](float y) { return form.rough(y); });
+    } else {
+        activate_sums(a, v);
     }
 }
 

@@ -24,6 +24,7 @@ struct epilogue_params {
     int x_bytes; // of a number of x
     spops_activated activated;
     bool in_f32;        // out and residual are f32, else numbers of T
+    bool exact;         // the activation has the same bits in tiles of all widths, and those of f32
     bool plain;         // none of residual, bias, scale, shift, activation
     bool wide;          // out's rows are aligned to 16 bytes and cols is a multiple of 8
     bool residual_wide; // the same of residual
@@ -45,6 +46,7 @@ inline epilogue_params epilogue_of(const spops_igemm_args *args)
     e.x_bytes = (int)spops_dtype_bytes(args->x.dtype);
     e.activated = given.activated;
     e.in_f32 = out.dtype == SPOPS_DTYPE_F32;
+    e.exact = e.in_f32 || args->whole_sums;
     e.plain = spops_epilogue_is_empty(&given);
     e.wide = (uintptr_t)out.data % 16 == 0 && out.cols % 8 == 0 &&
              out.row_stride * spops_dtype_bytes(out.dtype) % 16 == 0;
@@ -231,7 +233,10 @@ __device__ __forceinline__ void finish_sums(const epilogue_params &p, float (&su
         add_residual<T, COLS>(p, sum, 0, row[0], col, q);
         add_residual<T, COLS>(p, sum, 1, row[1], col, q);
     }
-    activate_sums(p.activated, sum);
+    if constexpr (sizeof(T) == 2)
+        activate_rounded_sums<T>(p.activated, p.exact, sum);
+    else
+        activate_sums(p.activated, sum);
 }
 
 // sum[4 j + 2 h + i] is row row[h] (-1: none), column col + 8 j + 2 q + i. All four lanes of a row
