@@ -45,6 +45,7 @@
 #include "kernels/igemm/igemm_epilogue.cuh"
 #include "kernels/core/sm90/pipeline.cuh"
 #include "kernels/igemm/row_sums_sm90.cuh"
+#include "spops/device/grid_dependency.cuh"
 
 namespace spops
 {
@@ -769,6 +770,8 @@ __global__ void __launch_bounds__(P::threads, P::BLOCKS)
         block.tiles().init(P::tile_slots, 1, P::GATHER_WARPS);
         barrier_init_done();
     }
+    grid_dependency_wait();
+    grid_launch_dependents();
     if (P::SHARES && threadIdx.x / 32 == 1 && p.records != nullptr)
         igemm_begin(p, block, threadIdx.x % 32);
     __syncthreads();

@@ -74,9 +74,9 @@ spops_status launch_policy(spops_context *ctx, const spops_igemm_args *args, con
         most = (work + p.least_share - 1) / p.least_share * p.col_tiles;
     }
     if (blocks > most) blocks = most;
-    return launch_preparing<AFTER_PREVIOUS>(ctx, "igemm: launch", igemm_sm90_kernel<P, T, B>,
-                                            dim3((unsigned)blocks), (unsigned)P::threads,
-                                            (size_t)P::shared_bytes, p);
+    return launch_preparing<WAITS_FOR_PREVIOUS>(ctx, "igemm: launch", igemm_sm90_kernel<P, T, B>,
+                                                dim3((unsigned)blocks), (unsigned)P::threads,
+                                                (size_t)P::shared_bytes, p);
 }
 
 template <int COLS, int GATHER_WARPS, int STAGES, int BLOCKS, int BATCH>
