@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <ctype.h>
 #include <float.h>
+#include <inttypes.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,7 +14,7 @@
 #include "core/dtypes.h"
 #include "core/plan.h"
 
-enum { MAX_TEXT = 1 << 16, MAX_ARGUMENTS = 1280, MAX_CODE = 4096, MAX_STACK = 16 };
+enum { MAX_TEXT = 1 << 17, MAX_ARGUMENTS = 2560, MAX_CODE = 8192, MAX_STACK = 16 };
 
 static const struct {
     const char *name, *function, *types, *inputs, *outputs, *attributes, *gradient, *scratch, *doc;
@@ -92,6 +93,17 @@ static void fail(reader *r, const char *what)
              r->s);
 }
 
+// Whether `used` more than a table has are wanted: the list has outgrown it, which fails the parse.
+static bool is_full(int32_t used, int32_t room, const char *table)
+{
+    if (used <= room) return false;
+    if (!parsed.failed)
+        snprintf(parsed.error, sizeof parsed.error,
+                 "the list of operators needs more than %" PRId32 " %s", room, table);
+    parsed.failed = true;
+    return true;
+}
+
 static bool take(reader *r, char c)
 {
     if (*r->s != c) return false;
@@ -127,7 +139,7 @@ static int word_length(const char *s)
 static const char *keep(const char *s, int length)
 {
     char *to = parsed.text + parsed.text_used;
-    assert(parsed.text_used + length + 1 <= MAX_TEXT);
+    if (is_full(parsed.text_used + length + 1, MAX_TEXT, "characters of names")) return "";
     memcpy(to, s, (size_t)length);
     to[length] = '\0';
     parsed.text_used += length + 1;
@@ -231,8 +243,8 @@ static int named_slot(reader *r)
 
 static void emit(code_op op, int64_t value)
 {
-    assert(parsed.program_used < MAX_CODE);
-    parsed.program[parsed.program_used++] = (code){op, value};
+    if (!is_full(parsed.program_used + 1, MAX_CODE, "steps of shapes"))
+        parsed.program[parsed.program_used++] = (code){op, value};
 }
 
 static void read_sum(reader *r);
@@ -428,9 +440,9 @@ bool spops_row_has_value(const spops_row_number *number, const int64_t *slots)
 
 static spops_operator_argument *add_argument(void)
 {
-    spops_operator_argument *a = &parsed.arguments[parsed.num_arguments];
-    assert(parsed.num_arguments < MAX_ARGUMENTS);
-    parsed.argument_list[parsed.num_arguments++] = a;
+    const bool full = is_full(parsed.num_arguments + 1, MAX_ARGUMENTS, "arguments");
+    spops_operator_argument *a = &parsed.arguments[full ? 0 : parsed.num_arguments];
+    if (!full) parsed.argument_list[parsed.num_arguments++] = a;
     a->struct_size = sizeof *a;
     return a;
 }
@@ -983,6 +995,7 @@ static void read_row(spops_operator_id id)
     read_args(&r, op->inputs, false);
     row->num_inputs = row->num_args;
     read_args(&r, op->outputs, true);
+    if (is_full(parsed.num_arguments + row->num_attributes, MAX_ARGUMENTS, "arguments")) return;
     for (int i = 0; i < row->num_attributes; ++i) // the list has attributes last
         parsed.argument_list[parsed.num_arguments + i] = &parsed.arguments[attributes + i];
     parsed.num_arguments += row->num_attributes;
