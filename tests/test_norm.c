@@ -291,7 +291,8 @@ static void check_case(test_device *d, norm_case *c, int64_t padding, int64_t sh
     test_free(d, c->num_rows);
 }
 
-static const int64_t all_rows[] = {1, 2, 33, 31, 1000, 4099}, all_cols[] = {1, 3, 8, 33, 64, 300};
+static const int64_t all_rows[] = {1, 2, 33, 31, 1000, 4099},
+                     all_cols[] = {1, 3, 8, 33, 64, 300, 128, 600};
 
 // Every kind of call on the first sizes of the lists.
 static void check_sizes(test_device *d, int num_rows, int num_cols, spops_dtype dtype,
@@ -328,7 +329,7 @@ ParameterizedTest(struct case_param *p, norm, agrees, .timeout = 600)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
-    check_sizes(&d, 6, 6, (spops_dtype)p->dtype, case_number(p) << 32);
+    check_sizes(&d, 6, 8, (spops_dtype)p->dtype, case_number(p) << 32);
     test_close(&d);
 }
 

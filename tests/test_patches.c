@@ -694,6 +694,198 @@ ParameterizedTest(struct backend_param *p, patches, from_an_order)
     test_close(&d);
 }
 
+// ---- Several plans at once ----------------------------------------------------------------------
+
+enum { BEHIND = 5 }; // rows of a cloud after its last sample, which no curve could place
+
+// A case with its cloud, whose samples always have offsets, what it makes, and two plans for it.
+typedef struct order_run {
+    host_points h;
+    device_points there;
+    spops_patch_order order;
+    host_lists expected;
+    spops_patches *plan;
+} order_run;
+
+static void start_run(test_device *d, const order_case *c, int number, order_run *r)
+{
+    const int32_t samples = c->samples > 0 ? c->samples : 1;
+    spops_patches_capacity shape = spops_patches_capacity_default();
+    spops_patches *alone = NULL;
+    r->h = make_points(c, 900 + (uint64_t)number);
+    device_points exact = upload_points(d, &r->h);
+    const spops_patch_order o = order_of(c, exact.order);
+    test_expect_ok(d->ctx, spops_patches_create_from_order(d->ctx, &exact.cloud, &o, &alone),
+                   c->name);
+    int32_t *order = order_found(d, alone, c->n);
+    check_order(c, &r->h, order);
+    r->expected = cut(c, &r->h, order);
+    r->expected.num_rows = r->expected.num_key_rows = c->n + BEHIND;
+    free(order);
+    spops_patches_destroy(alone);
+    discard_points(d, &exact);
+    // The same with rows after those that count.
+    host_points more = {.n = c->n + BEHIND, .samples = samples};
+    more.points = zeroed(3 * (int64_t)more.n);
+    more.order = zeroed(more.n);
+    more.offsets = zeroed(samples + 1);
+    if (c->n > 0) memcpy(more.points, r->h.points, (size_t)c->n * 12);
+    if (c->n > 0) memcpy(more.order, r->h.order, (size_t)c->n * 4);
+    for (int32_t i = 3 * c->n; i < 3 * more.n; ++i)
+        more.points[i] = NAN;
+    more.offsets[samples] = c->n;
+    if (c->samples > 0) memcpy(more.offsets, r->h.offsets, (size_t)(samples + 1) * 4);
+    free_points(&r->h);
+    r->h = more;
+    r->there = upload_points(d, &r->h);
+    r->order = order_of(c, r->there.order);
+    shape.num_rows = shape.max_queries = more.n;
+    // Every other plan has room for more patches than a block takes.
+    shape.max_patches = number % 2 ? 2000 : r->expected.num_patches + 2;
+    shape.max_keys = c->borrow ? 2 * more.n : 0;
+    shape.same = !c->borrow;
+    shape.max_samples = samples;
+    test_expect_ok(d->ctx, spops_patches_reserve(d->ctx, &shape, &r->plan), c->name);
+}
+
+static void end_run(test_device *d, order_run *r)
+{
+    spops_patches_destroy(r->plan);
+    free_lists(&r->expected);
+    discard_points(d, &r->there);
+    free_points(&r->h);
+}
+
+static void check_no_patches(test_device *d, const order_run *r, bool over, const char *what)
+{
+    spops_patches_info info = spops_patches_info_default();
+    cr_assert_eq(spops_patches_get_info_sync(d->ctx, r->plan, &info),
+                 over ? SPOPS_STATUS_CAPACITY_EXCEEDED : SPOPS_STATUS_OK, "%s", what);
+    cr_assert_eq(info.overflow, over, "%s", what);
+    cr_assert_eq(info.refused, !over, "%s", what);
+    cr_assert_eq(info.num_patches + info.num_queries + info.num_keys, 0, "%s", what);
+    cr_assert_eq(info.num_no_queries, r->h.n, "%s", what);
+    cr_assert_eq(info.num_no_keys, r->h.n, "%s", what);
+}
+
+ParameterizedTestParameters(patches, from_orders_at_once)
+{
+    return every_launch();
+}
+ParameterizedTest(struct launch_param *p, patches, from_orders_at_once)
+{
+    enum { SAMPLES = 6, FALLS = 1, BEYOND = 2 };
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    order_run runs[NUM_ORDER_CASES];
+    spops_patches *plans[NUM_ORDER_CASES];
+    spops_point_cloud clouds[NUM_ORDER_CASES];
+    spops_patch_order orders[NUM_ORDER_CASES];
+    device_graph *graph = NULL;
+    for (int i = 0; i < NUM_ORDER_CASES; ++i) {
+        start_run(&d, &order_cases[i], i, &runs[i]);
+        plans[i] = runs[i].plan;
+        clouds[i] = runs[i].there.cloud;
+        orders[i] = runs[i].order;
+    }
+    const spops_patches *const *all = (const spops_patches *const *)plans;
+    const size_t scratch = spops_patches_orders_scratch_bytes(all, NUM_ORDER_CASES);
+    if (scratch > 0) {
+        test_expect(d.ctx,
+                    spops_patches_update_from_orders(d.ctx, NUM_ORDER_CASES, plans, clouds, orders),
+                    SPOPS_STATUS_SCRATCH_TOO_SMALL, "scratch", "no scratch");
+        test_expect_ok(d.ctx, spops_context_reserve(d.ctx, scratch), "scratch");
+    }
+    if (d.launch == LAUNCH_CAPTURED) {
+        cr_assert(device_capture_begin(d.stream), "%s", device_error());
+        const spops_status status =
+            spops_patches_update_from_orders(d.ctx, NUM_ORDER_CASES, plans, clouds, orders);
+        cr_assert(device_capture_end(d.stream, &graph), "%s", device_error());
+        test_expect_ok(d.ctx, status, "captured");
+    }
+    // Right, twice; then offsets that fall, and more rows than there are; then right again.
+    for (int frame = 0; frame < 4; ++frame) {
+        const int32_t *good = runs[SAMPLES].h.offsets;
+        int32_t offsets[8];
+        memcpy(offsets, good, sizeof offsets);
+        if (frame == FALLS) offsets[3] = 3001;
+        if (frame == BEYOND) offsets[7] = 3000 + BEHIND + 1;
+        cr_assert(device_upload(d.backend, runs[SAMPLES].there.offsets, offsets, sizeof offsets),
+                  "%s", device_error());
+        if (graph != NULL)
+            cr_assert(device_graph_launch(graph, d.stream), "%s", device_error());
+        else
+            test_expect_ok(
+                d.ctx,
+                spops_patches_update_from_orders(d.ctx, NUM_ORDER_CASES, plans, clouds, orders),
+                "at once");
+        test_wait(&d);
+        for (int i = 0; i < NUM_ORDER_CASES; ++i) {
+            if (i == SAMPLES && (frame == FALLS || frame == BEYOND))
+                check_no_patches(&d, &runs[i], frame == BEYOND, order_cases[i].name);
+            else
+                check_plan(&d, plans[i], &runs[i].expected, !order_cases[i].borrow,
+                           order_cases[i].name);
+        }
+    }
+    device_graph_destroy(graph);
+    for (int i = 0; i < NUM_ORDER_CASES; ++i)
+        end_run(&d, &runs[i]);
+    test_close(&d);
+}
+
+ParameterizedTestParameters(patches, refuse_orders_at_once)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, patches, refuse_orders_at_once)
+{
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
+    order_run runs[2];
+    for (int i = 0; i < 2; ++i)
+        start_run(&d, &order_cases[4], i, &runs[i]);
+    spops_patches *plans[2] = {runs[0].plan, runs[1].plan};
+    spops_point_cloud clouds[2] = {runs[0].there.cloud, runs[1].there.cloud};
+    spops_patch_order orders[2] = {runs[0].order, runs[1].order};
+    const spops_patches *const *all = (const spops_patches *const *)plans;
+    const size_t bytes = spops_patches_orders_scratch_bytes(all, 2);
+    test_expect_ok(d.ctx, spops_context_reserve(d.ctx, bytes), "scratch");
+#define REFUSED(num, patches, fragment)                                                            \
+    test_expect(d.ctx, spops_patches_update_from_orders(d.ctx, num, patches, clouds, orders),      \
+                SPOPS_STATUS_INVALID_ARGUMENT, fragment, fragment)
+    cr_assert_eq(spops_patches_orders_scratch_bytes(NULL, 2), 0);
+    cr_assert_eq(spops_patches_orders_scratch_bytes(all, SPOPS_MAX_PATCH_ORDERS + 1), 0);
+    REFUSED(-1, plans, "num is -1, expected 0 to 32");
+    REFUSED(33, plans, "num is 33, expected 0 to 32");
+    REFUSED(2, NULL, "patches is NULL");
+    test_expect(d.ctx, spops_patches_update_from_orders(d.ctx, 2, plans, NULL, orders),
+                SPOPS_STATUS_INVALID_ARGUMENT, "clouds is NULL", "clouds");
+    test_expect(d.ctx, spops_patches_update_from_orders(d.ctx, 2, plans, clouds, NULL),
+                SPOPS_STATUS_INVALID_ARGUMENT, "orders is NULL", "orders");
+    plans[1] = plans[0];
+    REFUSED(2, plans, "patches[1] is patches[0], expected another plan");
+    plans[1] = NULL;
+    REFUSED(2, plans, "patches[1] is NULL");
+    plans[1] = runs[1].plan;
+    orders[1].bits = 17;
+    REFUSED(2, plans, "bits is 17");
+    orders[1] = runs[1].order;
+    clouds[1].points.rows -= 1;
+    REFUSED(2, plans, "cloud->points.rows is");
+#undef REFUSED
+    // Nothing was written.
+    host_lists nothing = {.num_rows = runs[0].h.n,
+                          .num_key_rows = runs[0].h.n,
+                          .side = {{.offsets = zeroed(1)}, {.offsets = zeroed(1)}}};
+    check_plan(&d, plans[0], &nothing, false, "after refusals");
+    free(nothing.side[0].offsets), free(nothing.side[1].offsets);
+    test_expect_ok(d.ctx, spops_patches_update_from_orders(d.ctx, 0, NULL, NULL, NULL), "none");
+    for (int i = 0; i < 2; ++i)
+        end_run(&d, &runs[i]);
+    test_close(&d);
+}
+
 // A Hilbert curve through all cells of a cube goes from each to a neighbour, and visits every octant
 // of every octant in one piece. Transposed, it is the curve of points with two axes exchanged.
 ParameterizedTestParameters(patches, along_a_hilbert_curve)

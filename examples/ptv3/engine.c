@@ -164,9 +164,13 @@ static int create_pool(engine *e, int l)
     return 0;
 }
 
-/* Those that a step asks for. */
+/* Those that a step asks for, and scratch of the contexts that fill them. */
 static int create_patches(engine *e)
 {
+    const spops_patches *made[PTV3_LEVELS * PTV3_CURVES];
+    int num = 0;
+    size_t scratch;
+
     for (int i = 0; i < e->base.tape.num_steps; ++i) {
         const tape_step *s = &e->base.tape.steps[i];
         spops_patches_capacity capacity = spops_patches_capacity_default();
@@ -178,8 +182,12 @@ static int create_patches(engine *e)
         capacity.max_samples = 1;
         ENGINE_TRY(&e->base,
                    spops_patches_reserve(e->base.d->ctx, &capacity, &e->patches[s->plan]));
-        e->base.tape.patches[s->plan] = e->patches[s->plan];
+        e->base.tape.patches[s->plan] = made[num++] = e->patches[s->plan];
     }
+    scratch = spops_patches_orders_scratch_bytes(made, num);
+    ENGINE_TRY(&e->base, spops_context_reserve(e->base.d->ctx, scratch));
+    for (int i = 0; i < TAPE_SIDES; ++i)
+        ENGINE_TRY(&e->base, spops_context_reserve(e->base.sides[i].ctx, scratch));
     return 0;
 }
 
@@ -267,23 +275,38 @@ static spops_status enqueue_pools(engine *e, spops_context *ctx)
     return spops_update(ctx, plans, PTV3_LEVELS - 1);
 }
 
-/* Patches of a level along a curve. */
-static spops_status enqueue_patches(engine *e, spops_context *ctx, int plan)
+/* A level's rows along a curve. */
+static spops_patch_order order_of(const engine *e, int plan)
 {
     static const spops_patch_curve curves[PTV3_CURVES] = {
         SPOPS_PATCH_CURVE_ZORDER, SPOPS_PATCH_CURVE_ZORDER_TRANSPOSED, SPOPS_PATCH_CURVE_HILBERT,
         SPOPS_PATCH_CURVE_HILBERT_TRANSPOSED};
-    const int level = plan / PTV3_CURVES;
     spops_patch_order order = spops_patch_order_default();
 
-    if (e->patches[plan] == NULL) return SPOPS_STATUS_OK;
     order.patch_rows = engine_patch_rows(&e->base);
     order.borrow = 1;
     order.curve = curves[plan % PTV3_CURVES];
-    order.bits = CUBE_BITS - level;
+    order.bits = CUBE_BITS - plan / PTV3_CURVES;
     for (int a = 0; a < 3; ++a)
         order.origin_m[a] = -(double)(1 << (order.bits - 1));
-    return spops_patches_update_from_order(ctx, e->patches[plan], &e->clouds[level], &order);
+    return order;
+}
+
+/* The plans of patches of levels first to last - 1, at once. */
+static spops_status enqueue_patches(engine *e, spops_context *ctx, int first, int last)
+{
+    spops_patches *plans[PTV3_LEVELS * PTV3_CURVES];
+    spops_point_cloud clouds[PTV3_LEVELS * PTV3_CURVES];
+    spops_patch_order orders[PTV3_LEVELS * PTV3_CURVES];
+    int num = 0;
+
+    for (int i = first * PTV3_CURVES; i < last * PTV3_CURVES; ++i) {
+        if (e->patches[i] == NULL) continue;
+        plans[num] = e->patches[i];
+        clouds[num] = e->clouds[i / PTV3_CURVES];
+        orders[num++] = order_of(e, i);
+    }
+    return spops_patches_update_from_orders(ctx, num, plans, clouds, orders);
 }
 
 static spops_status enqueue_part(tape_engine *base, int part)
@@ -297,9 +320,7 @@ static spops_status enqueue_part(tape_engine *base, int part)
     case PART_PATCHES:
         for (int l = 0; l < PTV3_LEVELS; ++l)
             ENGINE_PASS(tape_engine_enqueue_count(base, base->d, l, e->offsets[l]));
-        for (int i = 0; i < PTV3_LEVELS * PTV3_CURVES; ++i)
-            ENGINE_PASS(enqueue_patches(e, base->d->ctx, i));
-        return SPOPS_STATUS_OK;
+        return enqueue_patches(e, base->d->ctx, 0, PTV3_LEVELS);
     case PART_POOLS: return enqueue_pools(e, base->d->ctx);
     default: return tape_engine_enqueue_features(base);
     }
@@ -342,12 +363,13 @@ static spops_status enqueue_plan(tape_engine *base, const tape_step *s)
     engine *e = (engine *)base;
     const int is_conv = s->kind == TAPE_CONV, is_attention = s->kind == TAPE_ATTENTION;
     const device *side;
+    const int is_finest = s->plan < PTV3_CURVES; /* patches of level 0 */
     char *made;
 
     if (!is_conv && !is_attention && s->kind != TAPE_POOL && s->kind != TAPE_UNPOOL)
         return SPOPS_STATUS_OK;
     made = is_conv        ? &e->made_maps[s->plan]
-           : is_attention ? &e->made_patches[s->plan]
+           : is_attention ? &e->made_patches[is_finest]
                           : &e->made_pools;
     if (*made) return SPOPS_STATUS_OK;
     *made = 1;
@@ -357,8 +379,8 @@ static spops_status enqueue_plan(tape_engine *base, const tape_step *s)
                                                      : SIDE_MAPS];
         ENGINE_PASS(enqueue_maps(e, side->ctx, s->plan, s->plan + 1));
     } else if (is_attention) {
-        side = &base->sides[s->plan < PTV3_CURVES ? SIDE_FINEST_PATCHES : SIDE_PATCHES];
-        ENGINE_PASS(enqueue_patches(e, side->ctx, s->plan));
+        side = &base->sides[is_finest ? SIDE_FINEST_PATCHES : SIDE_PATCHES];
+        ENGINE_PASS(enqueue_patches(e, side->ctx, is_finest ? 0 : 1, is_finest ? 1 : PTV3_LEVELS));
     } else {
         side = &base->sides[SIDE_LEVELS];
         ENGINE_PASS(enqueue_pools(e, side->ctx));

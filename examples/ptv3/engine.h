@@ -21,7 +21,7 @@ typedef struct engine {
     spops_point_cloud clouds[PTV3_LEVELS]; /* the cells of a level */
     int32_t *offsets[PTV3_LEVELS];         /* of a level's cloud */
     /* Of a frame that is enqueued: whether they are already. */
-    char made_maps[1 + PTV3_LEVELS], made_patches[PTV3_LEVELS * PTV3_CURVES], made_pools;
+    char made_maps[1 + PTV3_LEVELS], made_patches[2], made_pools; /* patches: of level 0 last */
 } engine;
 
 extern const tape_network ptv3_network;

@@ -166,6 +166,29 @@ SPOPS_API spops_status spops_patches_update_from_order(spops_context *ctx, spops
                                                        const spops_point_cloud *cloud,
                                                        const spops_patch_order *order);
 
+/** The most plans of one spops_patches_update_from_orders. */
+#define SPOPS_MAX_PATCH_ORDERS 32
+
+/** Scratch of spops_patches_update_from_orders for these plans; 0 for NULL and for a `num` out of range. */
+SPOPS_API size_t spops_patches_orders_scratch_bytes(const spops_patches *const *patches,
+                                                    int64_t num);
+
+/**
+ * Refill several plans, each as spops_patches_update_from_order does, with the same patches. On a GPU plans
+ * of at most 1,024 patches (max_patches) without a caller's order share their launches, and one sort.
+ *
+ * num       0 to SPOPS_MAX_PATCH_ORDERS.
+ * patches, clouds, orders   [num], host memory. No plan comes twice.
+ *
+ * Scratch   spops_patches_orders_scratch_bytes, reserved in ctx beforehand.
+ * Errors    SCRATCH_TOO_SMALL too. After any but CUDA, nothing was enqueued.
+ * The rest as spops_patches_update_from_order.
+ */
+SPOPS_API spops_status spops_patches_update_from_orders(spops_context *ctx, int64_t num,
+                                                        spops_patches *const *patches,
+                                                        const spops_point_cloud *clouds,
+                                                        const spops_patch_order *orders);
+
 /* ---- From windows of a grid -------------------------------------------------------------------- */
 
 /**

@@ -3,6 +3,7 @@
 #include "patches/patches.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "points/neighbors.h"
@@ -406,17 +407,37 @@ static spops_status check_order_sizes(spops_context *ctx, const char *call, int6
     return rule->borrow ? spops_check_count(ctx, call, "the most keys", 2 * rows) : SPOPS_STATUS_OK;
 }
 
+static spops_patches_args args_of_order(const spops_patches *p, const spops_point_cloud *cloud,
+                                        const spops_patch_curve_rule *rule)
+{
+    return (spops_patches_args){.storage = &p->storage,
+                                .workspace = p->base.workspace,
+                                .cloud = cloud,
+                                .curve = rule,
+                                .whole = rule->order == NULL};
+}
+
+// Whether the slot that takes several plans at once takes this one.
+static bool is_among_orders(const spops_context *ctx, const spops_patches_args *args)
+{
+    return ctx->backend->patches_orders != NULL && args->curve->curve != SPOPS_PATCH_BY_GRID &&
+           args->curve->order == NULL && args->storage->max_patches <= SPOPS_PATCHES_AT_ONCE;
+}
+
+static spops_status run_order(spops_context *ctx, const spops_patches_args *args)
+{
+    const spops_patches_orders_args alone = {.num = 1, .plans = args};
+    if (is_among_orders(ctx, args)) return ctx->backend->patches_orders(ctx, &alone);
+    SPOPS_TRY(ctx->backend->patches_order(ctx, args));
+    return ctx->backend->patches_fill(ctx, args);
+}
+
 static spops_status fill_from_order(spops_context *ctx, const spops_patches *p,
                                     const spops_point_cloud *cloud,
                                     const spops_patch_curve_rule *rule)
 {
-    const spops_patches_args args = {.storage = &p->storage,
-                                     .workspace = p->base.workspace,
-                                     .cloud = cloud,
-                                     .curve = rule,
-                                     .whole = rule->order == NULL};
-    SPOPS_TRY(ctx->backend->patches_order(ctx, &args));
-    return ctx->backend->patches_fill(ctx, &args);
+    const spops_patches_args args = args_of_order(p, cloud, rule);
+    return run_order(ctx, &args);
 }
 
 // Where the host waits anyway: an order that is not one, and points that are none.
@@ -504,9 +525,9 @@ static spops_status check_samples(spops_context *ctx, const char *call, const ch
     return SPOPS_STATUS_OK;
 }
 
-static spops_status update_in_order(spops_context *ctx, const char *call, spops_patches *patches,
-                                    const spops_point_cloud *cloud,
-                                    const spops_patch_curve_rule *rule)
+static spops_status check_in_order(spops_context *ctx, const char *call,
+                                   const spops_patches *patches, const spops_point_cloud *cloud,
+                                   const spops_patch_curve_rule *rule)
 {
     SPOPS_TRY(check_samples(ctx, call, "cloud", patches, spops_cloud_samples(cloud)));
     SPOPS_REQUIRE(ctx, cloud->points.rows == patches->storage.num_rows,
@@ -518,7 +539,14 @@ static spops_status update_in_order(spops_context *ctx, const char *call, spops_
     SPOPS_REQUIRE(ctx, patches->storage.num_key_rows == patches->storage.num_rows,
                   "%s: num_key_rows of the plan is %" PRId64 ", expected num_rows, %" PRId64, call,
                   patches->storage.num_key_rows, patches->storage.num_rows);
-    SPOPS_TRY(check_order_sizes(ctx, call, cloud->points.rows, spops_cloud_samples(cloud), rule));
+    return check_order_sizes(ctx, call, cloud->points.rows, spops_cloud_samples(cloud), rule);
+}
+
+static spops_status update_in_order(spops_context *ctx, const char *call, spops_patches *patches,
+                                    const spops_point_cloud *cloud,
+                                    const spops_patch_curve_rule *rule)
+{
+    SPOPS_TRY(check_in_order(ctx, call, patches, cloud, rule));
     return fill_from_order(ctx, patches, cloud, rule);
 }
 
@@ -534,6 +562,94 @@ spops_status spops_patches_update_from_order(spops_context *ctx, spops_patches *
     SPOPS_TRY(spops_buckets_check_cloud(ctx, call, cloud));
     SPOPS_TRY(read_order(ctx, call, order, &rule));
     return update_in_order(ctx, call, patches, cloud, &rule);
+}
+
+// ---- Several plans at once ----------------------------------------------------------------------
+
+// The plans that one call may fill, with what fills them.
+typedef struct order_batch {
+    spops_patches_args args[SPOPS_MAX_PATCH_ORDERS];
+    spops_patch_curve_rule rules[SPOPS_MAX_PATCH_ORDERS];
+} order_batch;
+
+static size_t scratch_of_orders(const spops_context *ctx, const spops_patches_args *args,
+                                int64_t num)
+{
+    const spops_patches_orders_args all = {.num = num, .plans = args};
+    if (ctx->backend->patches_orders_bytes == NULL) return 0;
+    return ctx->backend->patches_orders_bytes((spops_context *)ctx, &all);
+}
+
+size_t spops_patches_orders_scratch_bytes(const spops_patches *const *patches, int64_t num)
+{
+    spops_patches_args args[SPOPS_MAX_PATCH_ORDERS] = {0};
+    if (patches == NULL || num <= 0 || num > SPOPS_MAX_PATCH_ORDERS) return 0;
+    for (int64_t i = 0; i < num; ++i) {
+        if (patches[i] == NULL) return 0;
+        args[i].storage = &patches[i]->storage;
+    }
+    return scratch_of_orders(patches[0]->base.ctx, args, num);
+}
+
+static spops_status read_orders(spops_context *ctx, const char *call, int64_t num,
+                                spops_patches *const *patches, const spops_point_cloud *clouds,
+                                const spops_patch_order *orders, order_batch *batch)
+{
+    for (int64_t i = 0; i < num; ++i) {
+        char name[32];
+        snprintf(name, sizeof name, "patches[%d]", (int)i);
+        SPOPS_TRY(spops_plan_check_refillable(ctx, call, name, patches[i]));
+        for (int64_t j = 0; j < i; ++j)
+            SPOPS_REQUIRE(ctx, patches[j] != patches[i],
+                          "%s: patches[%d] is patches[%d], expected another plan", call, (int)i,
+                          (int)j);
+        SPOPS_TRY(spops_buckets_check_cloud(ctx, call, &clouds[i]));
+        SPOPS_TRY(read_order(ctx, call, &orders[i], &batch->rules[i]));
+        SPOPS_TRY(check_in_order(ctx, call, patches[i], &clouds[i], &batch->rules[i]));
+        batch->args[i] = args_of_order(patches[i], &clouds[i], &batch->rules[i]);
+    }
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status get_orders_scratch(spops_context *ctx, const char *call,
+                                       const spops_patches_args *args, int64_t num, void **scratch)
+{
+    const size_t bytes = scratch_of_orders(ctx, args, num);
+    const spops_status status = spops_context_scratch(ctx, call, bytes, scratch);
+    if (bytes == 0) *scratch = NULL;
+    if (status != SPOPS_STATUS_SCRATCH_TOO_SMALL) return status;
+    return spops_fail(ctx, status,
+                      "%s: the context's scratch is %zu bytes, expected at least %zu: call "
+                      "spops_context_reserve with spops_patches_orders_scratch_bytes",
+                      call, ctx->scratch_bytes, bytes);
+}
+
+spops_status spops_patches_update_from_orders(spops_context *ctx, int64_t num,
+                                              spops_patches *const *patches,
+                                              const spops_point_cloud *clouds,
+                                              const spops_patch_order *orders)
+{
+    static const char call[] = "patches_update_from_orders";
+    spops_patches_args together[SPOPS_MAX_PATCH_ORDERS];
+    spops_patches_orders_args all = {.plans = together};
+    order_batch batch;
+
+    SPOPS_BEGIN_CALL(ctx, call);
+    SPOPS_REQUIRE(ctx, num >= 0 && num <= SPOPS_MAX_PATCH_ORDERS,
+                  "%s: num is %" PRId64 ", expected 0 to %d", call, num, SPOPS_MAX_PATCH_ORDERS);
+    if (num == 0) return SPOPS_STATUS_OK;
+    SPOPS_TRY(spops_check_object(ctx, call, "patches", patches, _Alignof(spops_patches *)));
+    SPOPS_TRY(spops_check_object(ctx, call, "clouds", clouds, _Alignof(spops_point_cloud)));
+    SPOPS_TRY(spops_check_object(ctx, call, "orders", orders, _Alignof(spops_patch_order)));
+    SPOPS_TRY(read_orders(ctx, call, num, patches, clouds, orders, &batch));
+    SPOPS_TRY(get_orders_scratch(ctx, call, batch.args, num, &all.scratch));
+    for (int64_t i = 0; i < num; ++i) {
+        if (is_among_orders(ctx, &batch.args[i]))
+            together[all.num++] = batch.args[i];
+        else
+            SPOPS_TRY(run_order(ctx, &batch.args[i]));
+    }
+    return all.num == 0 ? SPOPS_STATUS_OK : ctx->backend->patches_orders(ctx, &all);
 }
 
 // ---- From windows of a grid ---------------------------------------------------------------------

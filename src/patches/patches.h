@@ -83,6 +83,15 @@ typedef struct spops_patches_args {
     const spops_patch_window_rule *window;
 } spops_patches_args;
 
+// Patches that a plan of patches_orders has at most.
+#define SPOPS_PATCHES_AT_ONCE 1024
+
+typedef struct spops_patches_orders_args {
+    int64_t num; // of plans, each another one
+    const spops_patches_args *plans;
+    void *scratch; // patches_orders_bytes; NULL: a plan at a time
+} spops_patches_orders_args;
+
 struct spops_patches {
     spops_plan base;
     spops_patch_storage storage;
