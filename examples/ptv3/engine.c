@@ -19,6 +19,16 @@ enum {
     NUM_PARTS
 };
 
+/* Streams beside the main one, and what is made on each in turn. The first three need voxels alone. */
+enum {
+    SIDE_STEM,           /* the map of the stem */
+    SIDE_FINEST_MAP,     /* within level 0 */
+    SIDE_FINEST_PATCHES, /* of level 0 */
+    SIDE_LEVELS,         /* levels, then pools */
+    SIDE_MAPS,           /* within the other levels */
+    SIDE_PATCHES         /* of the other levels */
+};
+
 static spops_status enqueue_part(tape_engine *base, int part);
 
 /* ---- Capacities -------------------------------------------------------------------------------- */
@@ -164,13 +174,22 @@ static int create_pool(engine *e, int l)
     return 0;
 }
 
-/* Those that a step asks for, and scratch of the contexts that fill them. */
+/* Scratch for the plans of patches of levels first to last - 1 at once. */
+static int reserve_patches_scratch(engine *e, const device *d, int first, int last)
+{
+    const spops_patches *plans[PTV3_LEVELS * PTV3_CURVES];
+    int num = 0;
+
+    for (int i = first * PTV3_CURVES; i < last * PTV3_CURVES; ++i)
+        if (e->patches[i] != NULL) plans[num++] = e->patches[i];
+    ENGINE_TRY(&e->base,
+               spops_context_reserve(d->ctx, spops_patches_orders_scratch_bytes(plans, num)));
+    return 0;
+}
+
+/* Those that a step asks for. */
 static int create_patches(engine *e)
 {
-    const spops_patches *made[PTV3_LEVELS * PTV3_CURVES];
-    int num = 0;
-    size_t scratch;
-
     for (int i = 0; i < e->base.tape.num_steps; ++i) {
         const tape_step *s = &e->base.tape.steps[i];
         spops_patches_capacity capacity = spops_patches_capacity_default();
@@ -182,13 +201,11 @@ static int create_patches(engine *e)
         capacity.max_samples = 1;
         ENGINE_TRY(&e->base,
                    spops_patches_reserve(e->base.d->ctx, &capacity, &e->patches[s->plan]));
-        e->base.tape.patches[s->plan] = made[num++] = e->patches[s->plan];
+        e->base.tape.patches[s->plan] = e->patches[s->plan];
     }
-    scratch = spops_patches_orders_scratch_bytes(made, num);
-    ENGINE_TRY(&e->base, spops_context_reserve(e->base.d->ctx, scratch));
-    for (int i = 0; i < TAPE_SIDES; ++i)
-        ENGINE_TRY(&e->base, spops_context_reserve(e->base.sides[i].ctx, scratch));
-    return 0;
+    return reserve_patches_scratch(e, e->base.d, 0, PTV3_LEVELS) ||
+           reserve_patches_scratch(e, &e->base.sides[SIDE_FINEST_PATCHES], 0, 1) ||
+           reserve_patches_scratch(e, &e->base.sides[SIDE_PATCHES], 1, PTV3_LEVELS);
 }
 
 static int create_plans(engine *e)
@@ -325,16 +342,6 @@ static spops_status enqueue_part(tape_engine *base, int part)
     default: return tape_engine_enqueue_features(base);
     }
 }
-
-/* Streams beside the main one, and what is made on each in turn. The first three need voxels alone. */
-enum {
-    SIDE_STEM,           /* the map of the stem */
-    SIDE_FINEST_MAP,     /* within level 0 */
-    SIDE_FINEST_PATCHES, /* of level 0 */
-    SIDE_LEVELS,         /* levels, then pools */
-    SIDE_MAPS,           /* within the other levels */
-    SIDE_PATCHES         /* of the other levels */
-};
 
 /* What no layer waits for, and what the first layers wait for. */
 static spops_status enqueue_parts(tape_engine *base)
