@@ -793,7 +793,7 @@ ParameterizedTest(struct launch_param *p, patches, from_orders_at_once)
     if (scratch > 0) {
         test_expect(d.ctx,
                     spops_patches_update_from_orders(d.ctx, NUM_ORDER_CASES, plans, clouds, orders),
-                    SPOPS_STATUS_SCRATCH_TOO_SMALL, "scratch", "no scratch");
+                    SPOPS_STATUS_SCRATCH_TOO_SMALL, "the context's scratch is", "no scratch");
         test_expect_ok(d.ctx, spops_context_reserve(d.ctx, scratch), "scratch");
     }
     if (d.launch == LAUNCH_CAPTURED) {

@@ -1881,6 +1881,21 @@ static spops_patch_grid grid_of(world *w)
     return g;
 }
 
+// One cloud and order, for two plans; the second one another, none, or the same.
+static void update_at_once(world *w, spops_patches *p, const spops_point_cloud *cloud,
+                           const spops_patch_order *order)
+{
+    spops_patches *plans[2] = {p, find(w, PATCHES)};
+    const spops_point_cloud clouds[2] = {*cloud, *cloud};
+    const spops_patch_order orders[2] = {*order, *order};
+    const int64_t num = rarely(w) ? count_of(w, 3) : 1 + pick(w, 2);
+    const size_t bytes =
+        spops_patches_orders_scratch_bytes((const spops_patches *const *)plans, num > 2 ? 2 : num);
+    if (pick(w, 4) > 0) CALL(w, spops_context_reserve(w->ctx, bytes));
+    CALL(w, spops_patches_update_from_orders(w->ctx, num > 2 ? -1 : num, rarely(w) ? NULL : plans,
+                                             rarely(w) ? NULL : clouds, rarely(w) ? NULL : orders));
+}
+
 static void make_patches(world *w)
 {
     const int64_t n = 1 + pick(w, 4), queries = pick(w, MOST_ROWS), keys = pick(w, MOST_ROWS);
@@ -1949,7 +1964,12 @@ static void make_patches(world *w)
              spops_patches_create_from_order(w->ctx, rarely(w) ? NULL : &cloud,
                                              rarely(w) ? NULL : &order, &made));
         break;
-    case 6: CALL(w, spops_patches_update_from_order(w->ctx, p, &cloud, &order)); break;
+    case 6:
+        if (pick(w, 2))
+            CALL(w, spops_patches_update_from_order(w->ctx, p, &cloud, &order));
+        else
+            update_at_once(w, p, &cloud, &order);
+        break;
     case 7:
         MAKE(w, PATCHES, made,
              spops_patches_create_from_buckets(w->ctx, buckets, rarely(w) ? NULL : &window, &made));
