@@ -109,6 +109,57 @@ SPOPS_API spops_status spops_batchnorm_execute_backward(
     void *grad_gamma, void *grad_beta);
 
 /**
+ * Batch norm of rows that lie in several places (chunks of a partition, spops/halo.h; devices): each has its
+ * own statistics, by spops_batchnorm_statistics_execute without running ones, and this merges them in their
+ * order into those of all rows, and updates the running ones.
+ *
+ * chunk_rows    [chunks] i32: the rows of each, 0 or more.
+ * statistics    [chunks, 2 cols], f32 f64: mean [cols] and var [cols] of each. Of a chunk without rows they
+ *               do not count.
+ * options       momentum counts; NULL: defaults.
+ * mean, var     [cols] of the dtype of statistics.
+ * running_*     [cols], both or neither (NULL).
+ *
+ * Scratch       None.
+ * Numerics      The bits depend on the arguments alone.
+ * The rest as spops_batchnorm_statistics_execute.
+ */
+SPOPS_API spops_status spops_batchnorm_merge_execute(spops_context *ctx, const int32_t *chunk_rows,
+                                                     spops_matrix statistics,
+                                                     const spops_norm_options *options, void *mean,
+                                                     void *var, void *running_mean,
+                                                     void *running_var);
+
+/**
+ * The sums of spops_batchnorm_execute_backward over the rows that there are, alone: of a chunk, to be added
+ * to those of the others.
+ *
+ * grad_gamma, grad_beta [cols], both.
+ *
+ * The rest as spops_batchnorm_execute_backward.
+ */
+SPOPS_API spops_status spops_batchnorm_sums_execute(spops_context *ctx, spops_matrix grad_out,
+                                                    spops_matrix x, const void *mean,
+                                                    const void *var, const void *gamma,
+                                                    const void *beta,
+                                                    const spops_norm_options *options,
+                                                    void *grad_gamma, void *grad_beta);
+
+/**
+ * grad_x of spops_batchnorm_execute_backward from the sums over all rows.
+ *
+ * grad_gamma, grad_beta [cols], both: the sums.
+ * total_rows            n of the formula, 1 or more: the rows that the sums are of, of which x has a part.
+ * options               fixed_statistics is 0: where they are constants, no sums are needed.
+ *
+ * The rest as spops_batchnorm_execute_backward.
+ */
+SPOPS_API spops_status spops_batchnorm_gradient_execute(
+    spops_context *ctx, spops_matrix grad_out, spops_matrix x, const void *mean, const void *var,
+    const void *gamma, const void *beta, const void *grad_gamma, const void *grad_beta,
+    int64_t total_rows, const spops_norm_options *options, spops_matrix grad_x);
+
+/**
  * Normalise every row over its columns:
  *
  *     out[r, c] = activation((x[r, c] - mean[r]) * gamma[c] / sqrt(var[r] + epsilon) + beta[c])

@@ -56,7 +56,18 @@ typedef struct spops_norm_args {
     const spops_activation_table *activations; // of the CPU
     int32_t fixed_statistics;
     bool is_rms; // layer norm, but with a mean of 0
+    // Gradients of batch norm: grad_gamma and grad_beta are given, as sums over so many rows; 0: they are
+    // computed. Without grad_x.data nothing else is.
+    int64_t total_rows;
     spops_norm_scratch scratch;
 } spops_norm_args;
+
+// Statistics of columns, of chunks whose own are rows of `chunks`: mean [cols], then var [cols].
+typedef struct spops_norm_merge_args {
+    spops_matrix chunks;       // [num_chunks, 2 cols] f32, or f64, as are the vectors
+    const int32_t *chunk_rows; // [num_chunks]
+    float momentum;
+    float *mean_out, *var_out, *running_mean, *running_var;
+} spops_norm_merge_args;
 
 #endif

@@ -35,6 +35,12 @@ spops_status spops_cpu_norm_backward(spops_context *ctx, const spops_norm_args *
     return is_f64(args) ? spops_norm_backward_f64(ctx, args) : run_backward(ctx, args);
 }
 
+spops_status spops_cpu_norm_merge(spops_context *ctx, const spops_norm_merge_args *args)
+{
+    (void)ctx;
+    return args->chunks.dtype == SPOPS_DTYPE_F64 ? spops_norm_merge_f64(args) : run_merge(args);
+}
+
 spops_status spops_cpu_group_statistics(spops_context *ctx, const spops_group_norm_args *args)
 {
     return args->x.dtype == SPOPS_DTYPE_F64 ? spops_group_statistics_f64(ctx, args)

@@ -39,6 +39,11 @@ spops_status spops_norm_backward_f64(spops_context *ctx, const spops_norm_args *
     return run_backward(ctx, args);
 }
 
+spops_status spops_norm_merge_f64(const spops_norm_merge_args *args)
+{
+    return run_merge(args);
+}
+
 spops_status spops_group_statistics_f64(spops_context *ctx, const spops_group_norm_args *args)
 {
     return run_group_statistics(ctx, args);

@@ -9,6 +9,7 @@
 spops_status spops_norm_statistics_f64(spops_context *ctx, const spops_norm_args *args);
 spops_status spops_norm_forward_f64(spops_context *ctx, const spops_norm_args *args);
 spops_status spops_norm_backward_f64(spops_context *ctx, const spops_norm_args *args);
+spops_status spops_norm_merge_f64(const spops_norm_merge_args *args);
 spops_status spops_group_statistics_f64(spops_context *ctx, const spops_group_norm_args *args);
 spops_status spops_group_forward_f64(spops_context *ctx, const spops_group_norm_args *args);
 spops_status spops_group_backward_f64(spops_context *ctx, const spops_group_norm_args *args);

@@ -174,6 +174,19 @@ static void chunk_moments(const spops_norm_args *args, const rows_plan *p, int64
     memcpy(partial(args, chunk, 1, col), deviations, (size_t)n * sizeof *deviations);
 }
 
+// Moments of all rows become statistics; running ones are NULL or follow.
+static void store_statistics(const moments *m, float momentum, real *mean_out, real *var_out,
+                             real *running_mean, real *running_var)
+{
+    const real var = variance_of(m);
+    *mean_out = m->mean;
+    *var_out = var;
+    if (running_mean == NULL || m->count == 0.0f) return;
+    const real unbiased = m->count > 1.0f ? m->deviations / (m->count - 1.0f) : var;
+    *running_mean += 2.0f * momentum * half_distance(*running_mean, m->mean);
+    *running_var += momentum * (unbiased - *running_var);
+}
+
 static void merge_moments(const spops_norm_args *args, const rows_plan *p, int64_t c)
 {
     moments m = {0.0f, 0.0f, 0.0f};
@@ -182,14 +195,30 @@ static void merge_moments(const spops_norm_args *args, const rows_plan *p, int64
         const real rows = (real)(chunk_end(p, chunk) - chunk * p->chunk_rows);
         merge_into(&m, (moments){rows, *partial(args, chunk, 0, c), *partial(args, chunk, 1, c)});
     }
-    const real var = variance_of(&m);
-    of(args->mean_out)[c] = m.mean;
-    of(args->var_out)[c] = var;
-    if (args->running_mean == NULL || m.count == 0.0f) return;
-    const real unbiased = m.count > 1.0f ? m.deviations / (m.count - 1.0f) : var;
-    real *running_mean = of(args->running_mean) + c, *running_var = of(args->running_var) + c;
-    *running_mean += 2.0f * args->momentum * half_distance(*running_mean, m.mean);
-    *running_var += args->momentum * (unbiased - *running_var);
+    const bool running = args->running_mean != NULL;
+    store_statistics(&m, args->momentum, of(args->mean_out) + c, of(args->var_out) + c,
+                     running ? of(args->running_mean) + c : NULL,
+                     running ? of(args->running_var) + c : NULL);
+}
+
+// Statistics of chunks that were computed elsewhere, in their order.
+static spops_status run_merge(const spops_norm_merge_args *args)
+{
+    const bool running = args->running_mean != NULL;
+    const int64_t cols = args->chunks.cols / 2;
+
+    for (int64_t c = 0; c < cols; ++c) {
+        moments m = {0.0f, 0.0f, 0.0f};
+        for (int64_t chunk = 0; chunk < args->chunks.rows; ++chunk) {
+            const real *row = (const real *)args->chunks.data + chunk * args->chunks.row_stride;
+            const real rows = (real)args->chunk_rows[chunk];
+            if (rows > 0.0f) merge_into(&m, (moments){rows, row[c], row[cols + c] * rows});
+        }
+        store_statistics(&m, args->momentum, of(args->mean_out) + c, of(args->var_out) + c,
+                         running ? of(args->running_mean) + c : NULL,
+                         running ? of(args->running_var) + c : NULL);
+    }
+    return SPOPS_STATUS_OK;
 }
 
 DEFINE_STRIPS_BODY(moments_of_strips, chunk_moments)
@@ -368,8 +397,11 @@ static void batch_gradient(const spops_norm_args *args, const rows_plan *p, int6
                            int64_t col)
 {
     const int n = strip_cols(args, col);
-    const real share = args->fixed_statistics ? 0.0f : 1.0f / (real)p->num_rows;
-    const real *sums = of(args->scratch.sums) + col, *products = sums + args->x.cols;
+    const bool given = args->total_rows > 0;
+    const real total = (real)(given ? args->total_rows : p->num_rows);
+    const real share = args->fixed_statistics ? 0.0f : 1.0f / total;
+    const real *sums = given ? of(args->grad_beta) + col : of(args->scratch.sums) + col;
+    const real *products = given ? of(args->grad_gamma) + col : sums + args->x.cols;
     strip_params s;
     real h[STRIP], g[STRIP];
 
@@ -432,12 +464,13 @@ static spops_status run_backward(spops_context *ctx, const spops_norm_args *args
     const rows_plan p = plan_rows(ctx, args);
     const norm_work work = {args, &p};
     const int64_t num_strips = p.num_chunks * p.num_strips;
-    const bool by_row = args->mean == NULL;
+    const bool by_row = args->mean == NULL, given = args->total_rows > 0;
 
     if (by_row) spops_parallel_for(p.team, p.num_rows, 0, statistics_of_rows, &work);
-    spops_parallel_for(p.team, num_strips, 0, sums_of_strips, &work);
-    for (int64_t c = 0; c < args->x.cols; ++c)
+    if (!given) spops_parallel_for(p.team, num_strips, 0, sums_of_strips, &work);
+    for (int64_t c = 0; c < args->x.cols && !given; ++c)
         merge_sums(args, &p, c);
+    if (args->grad_x.data == NULL) return SPOPS_STATUS_OK;
     if (by_row)
         spops_parallel_for(p.team, p.num_rows, 0, gradient_of_rows, &work);
     else

@@ -42,6 +42,10 @@ static spops_status size_schedules(spops_context *ctx, const char *call, spops_s
 
     SPOPS_TRY(spops_tapconv_wants_igemm(ctx, call, conv, &wants));
     if (!wants) return SPOPS_STATUS_OK;
+    if (conv->weights_only) { // which read the pairs alone
+        spops_tapconv_size_igemm(ctx, conv);
+        return SPOPS_STATUS_OK;
+    }
     if (fields[OUT_ORDER] == 0)
         return spops_tapconv_lacks(ctx, call, conv, "map was made without SPOPS_MAP_ORDER");
     if (spops_tapconv_has_side(conv, SPOPS_SIDE_SOURCE) && fields[IN_ORDER] == 0)
@@ -98,10 +102,15 @@ static spops_status read_plan_options(spops_context *ctx, const char *call,
                                       spops_tapconv_options *common)
 {
     SPOPS_TRY(spops_read_options(ctx, call, given, options, sizeof *options));
-    *common = (spops_tapconv_options){options->backward,         options->quantized,
-                                      options->dataflow,         options->max_in_channels,
-                                      options->max_out_channels, options->tile,
-                                      options->crop_independent};
+    const bool weights_only = options->backward == 2;
+    *common = (spops_tapconv_options){weights_only ? 1 : options->backward,
+                                      options->quantized,
+                                      options->dataflow,
+                                      options->max_in_channels,
+                                      options->max_out_channels,
+                                      options->tile,
+                                      options->crop_independent,
+                                      weights_only};
     SPOPS_TRY(spops_check_reserved(ctx, call, options->reserved));
     SPOPS_TRY(spops_tapconv_check_options(ctx, call, common));
     SPOPS_REQUIRE(ctx, (unsigned)options->dataflow <= SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER,

@@ -31,7 +31,7 @@ void spops_tapconv_put_options(const spops_tapconv_options *options, int64_t *fi
     fields[SPOPS_TAPCONV_MAX_IN_CHANNELS] = options->max_in_channels;
     fields[SPOPS_TAPCONV_MAX_OUT_CHANNELS] = options->max_out_channels;
     fields[SPOPS_TAPCONV_DATAFLOW] = options->dataflow;
-    fields[SPOPS_TAPCONV_BACKWARD] = options->backward;
+    fields[SPOPS_TAPCONV_BACKWARD] = options->backward + options->weights_only;
     fields[SPOPS_TAPCONV_QUANTIZED] = options->quantized;
     fields[SPOPS_TAPCONV_TILE] = options->tile;
     fields[SPOPS_TAPCONV_CROP_INDEPENDENT] = options->crop_independent;
@@ -56,17 +56,18 @@ spops_status spops_tapconv_read(spops_context *ctx, const char *call, spops_tapc
         SPOPS_TRY(spops_plan_check_field(ctx, call, base, i, 0, SPOPS_MAX_COUNT));
     SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_NUM_TAPS, 1, INT32_MAX - 1));
     SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_DATAFLOW, 0, last));
-    SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_BACKWARD, 0, 1));
+    SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_BACKWARD, 0,
+                                     base->kind == SPOPS_PLAN_SPARSECONV ? 2 : 1));
     SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_QUANTIZED, 0, 1));
     SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_TILE, INT32_MIN, INT32_MAX));
     SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_MAX_PAIRS, 0, SPOPS_MAX_COUNT));
     SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_MIRRORED, 0, 1));
     SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_CROP_INDEPENDENT, 0, 1));
     spops_tapconv_options o = {
-        (int32_t)fields[SPOPS_TAPCONV_BACKWARD],        (int32_t)fields[SPOPS_TAPCONV_QUANTIZED],
+        fields[SPOPS_TAPCONV_BACKWARD] != 0,            (int32_t)fields[SPOPS_TAPCONV_QUANTIZED],
         (spops_dataflow)fields[SPOPS_TAPCONV_DATAFLOW], fields[SPOPS_TAPCONV_MAX_IN_CHANNELS],
         fields[SPOPS_TAPCONV_MAX_OUT_CHANNELS],         (int32_t)fields[SPOPS_TAPCONV_TILE],
-        (int32_t)fields[SPOPS_TAPCONV_CROP_INDEPENDENT]};
+        (int32_t)fields[SPOPS_TAPCONV_CROP_INDEPENDENT], fields[SPOPS_TAPCONV_BACKWARD] == 2};
     SPOPS_TRY(spops_tapconv_check_options(ctx, call, &o));
     spops_tapconv_put_options(&o, fields); // with defaults
     conv->relation = (spops_relation){.num_keys = fields[SPOPS_TAPCONV_NUM_TAPS],
@@ -75,6 +76,7 @@ spops_status spops_tapconv_read(spops_context *ctx, const char *call, spops_tapc
                                                 {.max_rows = fields[SPOPS_TAPCONV_NUM_IN]}}};
     conv->mirrored = fields[SPOPS_TAPCONV_MIRRORED] != 0;
     conv->backward = o.backward != 0;
+    conv->weights_only = o.weights_only != 0;
     conv->quantized = o.quantized != 0;
     conv->dataflow = conv->choice.named = o.dataflow;
     conv->max_in_channels = o.max_in_channels;
@@ -110,6 +112,7 @@ spops_status spops_tapconv_lacks(spops_context *ctx, const char *call, const spo
 
 bool spops_tapconv_has_side(const spops_tapconv *conv, int side)
 {
+    if (conv->weights_only) return false;
     return side == SPOPS_SIDE_TARGET || (conv->backward && !conv->mirrored);
 }
 
@@ -153,7 +156,7 @@ spops_status spops_tapconv_prepare(spops_context *ctx, spops_plan *plan)
 {
     const spops_tapconv *conv = (const spops_tapconv *)plan;
     const spops_igemm_schedule *s = &conv->schedules[SPOPS_SIDE_TARGET];
-    const spops_igemm_prepare_args kernels = {.products = !s->adds,
+    const spops_igemm_prepare_args kernels = {.products = !s->adds && !conv->weights_only,
                                               .adds = s->adds,
                                               .gradients = conv->backward && !s->has_units,
                                               .units = s->has_units,
@@ -349,6 +352,7 @@ static spops_wanted_dataflow server_of(const spops_tapconv *conv, const conv_pas
                                      .out_channels = p->shape.out_channels};
 
     if (p->pass != SPOPS_PASS_FORWARD && !conv->backward) return nobody;
+    if (p->pass != SPOPS_PASS_GRAD_W && conv->weights_only) return nobody;
     if (!takes(conv, conv->dataflow, p)) return nobody;
     const spops_wanted_dataflow wanted =
         spops_dataflow_choice_get(conv->base.ctx, &conv->choice, &layer, p->shape.groups);
@@ -370,7 +374,8 @@ static spops_status refuse(spops_context *ctx, const char *call, const spops_tap
     return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
                       "%s: conv was made for %s, which does not serve this call (%s)", call,
                       spops_dataflow_name(conv->dataflow),
-                      conv->dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM
+                      conv->weights_only ? "it has gradients of weights and bias alone"
+                      : conv->dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM
                           ? "groups, dtype, math, channels, or rows not aligned to 16 bytes"
                           : "groups, rows of f64, or more channels than it was made for");
 }

@@ -18,6 +18,7 @@ typedef struct spops_tapconv_options {
     int64_t max_in_channels, max_out_channels;
     int32_t tile;
     int32_t crop_independent;
+    int32_t weights_only; // gradients of weights and bias alone; backward is 1
 } spops_tapconv_options;
 
 // Fields of both descriptions; mirrored: gradients of x run over the target side of a symmetric relation.
@@ -43,13 +44,14 @@ typedef struct spops_tapconv {
     spops_relation
         relation; // keys are taps; sizes alone before the plan is bound, and once detached
     spops_dataflow dataflow; // as asked for
-    bool backward, quantized, mirrored, crop_independent;
+    bool backward, quantized, mirrored, crop_independent, weights_only;
     int64_t max_in_channels, max_out_channels;
 
     spops_triplets *triplets; // FETCH_ON_DEMAND; NULL where another dataflow serves every call
     bool has_igemm;           // its schedules are there
     int32_t tile;             // that is asked for; 0: by the tuning table
-    spops_igemm_schedule schedules[SPOPS_NUM_SIDES]; // SOURCE with backward, unless mirrored
+    spops_igemm_schedule schedules[SPOPS_NUM_SIDES]; // SOURCE with backward, unless mirrored;
+                                                     // none with weights_only
     size_t igemm_scratch_bytes;
     spops_dataflow_choice choice; // how AUTO and GATHER_MATMUL_SCATTER are served
 } spops_tapconv;
