@@ -21,10 +21,12 @@ typedef struct spops_halo spops_halo;
 /** Choices of spops_halo_create. The same on all ranks. */
 typedef struct spops_halo_options {
     size_t struct_size;
-    const int32_t *stride; /* [dims] host: of the level, as spops_partition_get_box has it; NULL: 1 */
-    const int32_t *reach;  /* [dims] host: voxels of the level that are read on either side, 0 to 64: of a
+    const int32_t
+        *stride; /* [dims] host: of the level, as spops_partition_get_box has it; NULL: 1 */
+    const int32_t
+        *reach; /* [dims] host: voxels of the level that are read on either side, 0 to 64: of a
                               3 x 3 x 3 kernel 1, of dilation d d times as much; NULL: 1 */
-    int64_t max_cols;      /* of the widest rows that are refreshed; 0: 256 */
+    int64_t max_cols; /* of the widest rows that are refreshed; 0: 256 */
 } spops_halo_options;
 
 SPOPS_DEFINE_DEFAULT(spops_halo_options)
@@ -56,14 +58,16 @@ SPOPS_API spops_status spops_halo_create(spops_context *ctx, spops_comm *comm,
 
 /** What a halo is. Arrays and the set belong to it. */
 typedef struct spops_halo_info {
-    size_t struct_size; /* set by the caller */
+    size_t struct_size;                      /* set by the caller */
     int64_t num_owned, num_ghosts, num_sent; /* rows; a row that two ranks get is sent twice */
     int32_t first_chunk, num_chunks;         /* that this rank owns */
     int32_t num_all_chunks, reserved;
-    const int64_t *chunk_offsets;  /* [num_chunks + 1] host: owned rows of chunk first_chunk + i begin here */
-    const int32_t *all_chunk_rows; /* [num_all_chunks] where ctx runs: rows of every chunk, of all ranks */
-    int64_t num_all_rows;          /* owned rows of all ranks */
-    const spops_coords *coords;    /* [owned | ghosts] */
+    const int64_t
+        *chunk_offsets; /* [num_chunks + 1] host: owned rows of chunk first_chunk + i begin here */
+    const int32_t
+        *all_chunk_rows;  /* [num_all_chunks] where ctx runs: rows of every chunk, of all ranks */
+    int64_t num_all_rows; /* owned rows of all ranks */
+    const spops_coords *coords; /* [owned | ghosts] */
 } spops_halo_info;
 
 SPOPS_DEFINE_DEFAULT(spops_halo_info)
@@ -119,8 +123,8 @@ typedef struct spops_chunk_sums spops_chunk_sums;
  * Threads   One thread at a time per ctx. ctx must outlive the sums.
  */
 SPOPS_API spops_status spops_chunk_sums_create(spops_context *ctx, spops_comm *comm,
-                                               const spops_partition *partition,
-                                               int64_t max_values, spops_chunk_sums **sums);
+                                               const spops_partition *partition, int64_t max_values,
+                                               spops_chunk_sums **sums);
 
 /**
  * Sum chunks.

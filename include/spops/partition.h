@@ -29,9 +29,10 @@ typedef struct spops_partition_options {
     int32_t cell_log2;  /* a cell has 2^cell_log2 voxels along each axis, 1 to 16; 0: 4 */
     spops_coords_order order; /* MORTON or HILBERT; GIVEN, which is 0: HILBERT */
     int32_t reserved;
-    const int64_t *weights;     /* [rows of coords], where ctx runs, 0 to INT32_MAX: what a row costs,
+    const int64_t *weights; /* [rows of coords], where ctx runs, 0 to INT32_MAX: what a row costs,
                                    such as its pairs; NULL: 1 each */
-    const int32_t *first_chunk; /* [ranks + 1] host: rank r owns first_chunk[r] to first_chunk[r + 1] - 1,
+    const int32_t
+        *first_chunk; /* [ranks + 1] host: rank r owns first_chunk[r] to first_chunk[r + 1] - 1,
                                    a rank may own none; NULL: balanced by weights */
 } spops_partition_options;
 

@@ -13,6 +13,7 @@
 #include "spops/sddmm.h"
 #include "spops/keys.h"
 #include "spops/gather.h"
+#include "spops/halo.h"
 #include "spops/mvmr.h"
 #include "spops/bevpool.h"
 #include "spops/quantize.h"

@@ -169,8 +169,8 @@ spops_status spops_batchnorm_execute_backward(spops_context *ctx, spops_matrix g
 
 spops_status spops_batchnorm_merge_execute(spops_context *ctx, const int32_t *chunk_rows,
                                            spops_matrix statistics,
-                                           const spops_norm_options *options, void *mean,
-                                           void *var, void *running_mean, void *running_var)
+                                           const spops_norm_options *options, void *mean, void *var,
+                                           void *running_mean, void *running_var)
 {
     static const char call[] = "batchnorm_merge_execute";
     spops_norm_options read = {0};
@@ -182,8 +182,7 @@ spops_status spops_batchnorm_merge_execute(spops_context *ctx, const int32_t *ch
     SPOPS_TRY(read_options(ctx, call, statistics, options, &read, &read_args));
     SPOPS_TRY(spops_check_backend_dtype(ctx, ctx->backend, call, "statistics", statistics.dtype));
     SPOPS_TRY(spops_check_matrix(ctx, call, "statistics", statistics, statistics.rows,
-                                 statistics.cols,
-                                 1u << SPOPS_DTYPE_F32 | 1u << SPOPS_DTYPE_F64));
+                                 statistics.cols, 1u << SPOPS_DTYPE_F32 | 1u << SPOPS_DTYPE_F64));
     SPOPS_REQUIRE(ctx, statistics.cols % 2 == 0,
                   "%s: statistics have %" PRId64 " columns, expected an even number", call,
                   statistics.cols);
@@ -205,11 +204,10 @@ spops_status spops_batchnorm_merge_execute(spops_context *ctx, const int32_t *ch
 
 // Either half of spops_batchnorm_execute_backward, whose arguments are checked: the sums alone where
 // grad_x.data is NULL, else the gradient of x from sums over total_rows.
-static spops_status differentiate_part(spops_context *ctx, const char *call,
-                                       spops_norm_args *args, const void *const *given,
-                                       const spops_norm_options *read, spops_matrix grad_out,
-                                       const void *gamma, const void *beta, spops_matrix grad_x,
-                                       void *grad_gamma, void *grad_beta)
+static spops_status differentiate_part(spops_context *ctx, const char *call, spops_norm_args *args,
+                                       const void *const *given, const spops_norm_options *read,
+                                       spops_matrix grad_out, const void *gamma, const void *beta,
+                                       spops_matrix grad_x, void *grad_gamma, void *grad_beta)
 {
     const spops_call_number attributes[] = {{.f = read->epsilon},
                                             {.i = read->activation},
@@ -222,11 +220,10 @@ static spops_status differentiate_part(spops_context *ctx, const char *call,
     return differentiate(ctx, call, args, grad_out, gamma, beta, grad_x, grad_gamma, grad_beta);
 }
 
-spops_status spops_batchnorm_sums_execute(spops_context *ctx, spops_matrix grad_out,
-                                          spops_matrix x, const void *mean, const void *var,
-                                          const void *gamma, const void *beta,
-                                          const spops_norm_options *options, void *grad_gamma,
-                                          void *grad_beta)
+spops_status spops_batchnorm_sums_execute(spops_context *ctx, spops_matrix grad_out, spops_matrix x,
+                                          const void *mean, const void *var, const void *gamma,
+                                          const void *beta, const spops_norm_options *options,
+                                          void *grad_gamma, void *grad_beta)
 {
     static const char call[] = "batchnorm_sums_execute";
     spops_norm_options read = {0};
@@ -246,8 +243,7 @@ spops_status spops_batchnorm_gradient_execute(spops_context *ctx, spops_matrix g
                                               spops_matrix x, const void *mean, const void *var,
                                               const void *gamma, const void *beta,
                                               const void *grad_gamma, const void *grad_beta,
-                                              int64_t total_rows,
-                                              const spops_norm_options *options,
+                                              int64_t total_rows, const spops_norm_options *options,
                                               spops_matrix grad_x)
 {
     static const char call[] = "batchnorm_gradient_execute";
@@ -257,8 +253,8 @@ spops_status spops_batchnorm_gradient_execute(spops_context *ctx, spops_matrix g
     SPOPS_TRY(read_options(ctx, call, x, options, &read, &args));
     SPOPS_REQUIRE(ctx, total_rows > 0, "%s: total_rows is %" PRId64 ", expected 1 or more", call,
                   total_rows);
-    SPOPS_REQUIRE(ctx, read.fixed_statistics == 0,
-                  "%s: options->fixed_statistics is 1, expected 0", call);
+    SPOPS_REQUIRE(ctx, read.fixed_statistics == 0, "%s: options->fixed_statistics is 1, expected 0",
+                  call);
     const void *const given[] = {&x,        mean,          var,     gamma,      beta,
                                  &grad_out, read.num_rows, &grad_x, grad_gamma, grad_beta};
     if (grad_x.rows == 0) grad_x.data = NULL;

@@ -289,9 +289,9 @@ static spops_status read_plan_options(spops_context *ctx, const char *call,
                                       spops_pointconv_options *o, spops_tapconv_options *common)
 {
     SPOPS_TRY(spops_read_options(ctx, call, given, o, sizeof *o));
-    *common = (spops_tapconv_options){o->backward,        o->quantized,        o->dataflow,
-                                      o->max_in_channels, o->max_out_channels, o->tile,
-                                      o->crop_independent};
+    *common = (spops_tapconv_options){
+        o->backward,         o->quantized, o->dataflow,         o->max_in_channels,
+        o->max_out_channels, o->tile,      o->crop_independent, 0};
     SPOPS_TRY(spops_check_reserved(ctx, call, o->reserved));
     SPOPS_TRY(spops_tapconv_check_options(ctx, call, common));
     SPOPS_REQUIRE(ctx,

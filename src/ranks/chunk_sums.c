@@ -17,9 +17,9 @@ struct spops_chunk_sums {
     int32_t num_rounds; // the most nodes that a rank has
     int64_t max_values;
     int32_t *first_chunk; // [num_ranks + 1]
-    int32_t *places;      // [num_chunks] round * num_ranks + rank of the node that begins there, or -1
-    int64_t *counts;      // [4][num_ranks] of a layout
-    float *slices;        // [num_rounds][num_ranks][longest slice]
+    int32_t *places; // [num_chunks] round * num_ranks + rank of the node that begins there, or -1
+    int64_t *counts; // [4][num_ranks] of a layout
+    float *slices;   // [num_rounds][num_ranks][longest slice]
 };
 
 // ---- The tree ------------------------------------------------------------------------------------
@@ -121,8 +121,7 @@ static spops_status fill_sums(spops_context *ctx, const char *call, spops_comm *
     s->rank = partition->rank;
     s->num_chunks = partition->num_chunks;
     s->max_values = max_values;
-    s->first_chunk =
-        spops_host_alloc(ctx, (size_t)s->num_ranks + 1, sizeof *s->first_chunk);
+    s->first_chunk = spops_host_alloc(ctx, (size_t)s->num_ranks + 1, sizeof *s->first_chunk);
     s->places = spops_host_alloc(ctx, (size_t)s->num_chunks, sizeof *s->places);
     s->counts = spops_host_alloc(ctx, 4 * (size_t)s->num_ranks, sizeof *s->counts);
     if (s->first_chunk == NULL || s->places == NULL || s->counts == NULL)
@@ -167,8 +166,7 @@ void spops_chunk_sums_destroy(spops_chunk_sums *sums)
 
     (void)spops_context_wait_sync(ctx);
     spops_backend_free(ctx, sums->slices, sums->slices == NULL ? 0 : slices_bytes(sums));
-    spops_host_free(ctx, sums->first_chunk, (size_t)sums->num_ranks + 1,
-                    sizeof *sums->first_chunk);
+    spops_host_free(ctx, sums->first_chunk, (size_t)sums->num_ranks + 1, sizeof *sums->first_chunk);
     spops_host_free(ctx, sums->places, (size_t)sums->num_chunks, sizeof *sums->places);
     spops_host_free(ctx, sums->counts, 4 * (size_t)sums->num_ranks, sizeof *sums->counts);
     spops_host_free(ctx, sums, 1, sizeof *sums);
@@ -247,7 +245,8 @@ spops_status spops_chunk_sums_execute(spops_context *ctx, spops_chunk_sums *sums
     SPOPS_REQUIRE(ctx, partials.dtype == SPOPS_DTYPE_F32 && partials.rows == end - first,
                   "%s: partials are %" PRId64 " rows of %s, expected %" PRId32 " of f32", call,
                   partials.rows, spops_dtype_name(partials.dtype), end - first);
-    SPOPS_REQUIRE(ctx, n >= 0 && n <= s->max_values && (end - first <= 1 || partials.row_stride == n),
+    SPOPS_REQUIRE(ctx,
+                  n >= 0 && n <= s->max_values && (end - first <= 1 || partials.row_stride == n),
                   "%s: partials have %" PRId64 " columns and row_stride %" PRId64
                   ", expected at most %" PRId64 " columns, without gaps",
                   call, n, partials.row_stride, s->max_values);
@@ -261,14 +260,13 @@ spops_status spops_chunk_sums_execute(spops_context *ctx, spops_chunk_sums *sums
         w = node_width(c, end, s->num_chunks);
         SPOPS_TRY(add_node(ctx, &own, first, c, w, s->num_chunks));
     }
-    if (s->num_ranks == 1)
-        return ctx->backend->copy(ctx, out, own.rows, (size_t)n * sizeof *out);
+    if (s->num_ranks == 1) return ctx->backend->copy(ctx, out, own.rows, (size_t)n * sizeof *out);
     const int64_t mine = slice_length(s, n, s->rank);
     int32_t c = first;
     for (int32_t round = 0; round < s->num_rounds; ++round) {
         float *node = c < end ? own.rows + (int64_t)(c - first) * n : NULL;
-        SPOPS_TRY(send_round(ctx, s, round, node, n,
-                             s->slices + (int64_t)round * s->num_ranks * mine));
+        SPOPS_TRY(
+            send_round(ctx, s, round, node, n, s->slices + (int64_t)round * s->num_ranks * mine));
         if (c < end) c += node_width(c, end, s->num_chunks);
     }
     const tree_rows slices = {s->slices, mine, mine};

@@ -18,8 +18,8 @@ struct spops_halo {
     spops_comm *comm;
     int32_t num_ranks, first_chunk, num_chunks, num_all_chunks;
     int64_t num_owned, num_ghosts, num_sent, num_all_rows, max_cols;
-    int64_t *counts;        // [4][num_ranks]: send, their offsets, receive, theirs
-    int64_t *chunk_offsets; // [num_chunks + 1]
+    int64_t *counts;         // [4][num_ranks]: send, their offsets, receive, theirs
+    int64_t *chunk_offsets;  // [num_chunks + 1]
     int32_t *all_chunk_rows; // [num_all_chunks] where ctx runs
     spops_coords *coords;
     spops_segments *sent; // term t copies the owned row that is sent at place t
@@ -131,8 +131,8 @@ static spops_status read_rows(spops_context *ctx, const char *call, halo_making 
     for (int64_t i = 0; i < m->num_rows; ++i) {
         const bool more = cells_near(m, m->rows + i * m->columns, cell, low, high);
         const int32_t chunk = spops_partition_chunk(p, cell);
-        SPOPS_REQUIRE(ctx, chunk >= 0, "%s: owned row %" PRId64 " is outside of the partition's box",
-                      call, i);
+        SPOPS_REQUIRE(ctx, chunk >= 0,
+                      "%s: owned row %" PRId64 " is outside of the partition's box", call, i);
         SPOPS_REQUIRE(ctx, spops_partition_owner(p, chunk) == p->rank,
                       "%s: owned row %" PRId64 " is of chunk %" PRId32 " of rank %" PRId32
                       ", expected those of rank %" PRId32,
@@ -203,19 +203,16 @@ static spops_status begin_halo(spops_context *ctx, const char *call, const spops
     SPOPS_REQUIRE(ctx, owned->arrays.layout.dims == p->cells.dims,
                   "%s: owned has %" PRId32 " axes, the partition %" PRId32, call,
                   owned->arrays.layout.dims, p->cells.dims);
-    SPOPS_REQUIRE(ctx,
-                  spops_comm_num_ranks(h->comm) == p->num_ranks &&
-                      spops_comm_rank(h->comm) == p->rank,
-                  "%s: comm is rank %" PRId32 " of %" PRId32 ", partition was made for rank %" PRId32
-                  " of %" PRId32,
-                  call, spops_comm_rank(h->comm), spops_comm_num_ranks(h->comm), p->rank,
-                  p->num_ranks);
+    SPOPS_REQUIRE(
+        ctx, spops_comm_num_ranks(h->comm) == p->num_ranks && spops_comm_rank(h->comm) == p->rank,
+        "%s: comm is rank %" PRId32 " of %" PRId32 ", partition was made for rank %" PRId32
+        " of %" PRId32,
+        call, spops_comm_rank(h->comm), spops_comm_num_ranks(h->comm), p->rank, p->num_ranks);
     h->max_cols = o.max_cols;
     h->first_chunk = first[p->rank];
     h->num_chunks = first[p->rank + 1] - h->first_chunk;
     m->columns = 1 + p->cells.dims;
-    h->chunk_offsets =
-        spops_host_alloc(ctx, (size_t)h->num_chunks + 1, sizeof *h->chunk_offsets);
+    h->chunk_offsets = spops_host_alloc(ctx, (size_t)h->num_chunks + 1, sizeof *h->chunk_offsets);
     m->marks = spops_host_alloc(ctx, (size_t)h->num_ranks, sizeof *m->marks);
     if (h->chunk_offsets == NULL || m->marks == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
     SPOPS_TRY(spops_coords_read_rows(ctx, owned, &m->num_rows, &m->rows));
@@ -258,16 +255,15 @@ static spops_status gather_chunk_rows(spops_context *ctx, const spops_partition 
 {
     const int32_t *first = spops_partition_first_chunk(p);
     const size_t bytes = (size_t)p->num_chunks * sizeof(int32_t);
-    const size_t n = (size_t)p->num_chunks > (size_t)p->num_ranks ? (size_t)p->num_chunks
-                                                                  : (size_t)p->num_ranks;
+    const size_t n =
+        (size_t)p->num_chunks > (size_t)p->num_ranks ? (size_t)p->num_chunks : (size_t)p->num_ranks;
     int64_t *counts = spops_host_alloc(ctx, 4 * n, sizeof *counts), *offsets = counts + n;
     int64_t *send = offsets + n, *zeros = send + n;
     int32_t *rows = spops_host_alloc(ctx, (size_t)p->num_chunks, sizeof *rows);
     spops_comm_layout layout;
-    spops_status status =
-        counts == NULL || rows == NULL
-            ? SPOPS_STATUS_OUT_OF_MEMORY
-            : spops_backend_alloc(ctx, bytes, (void **)&h->all_chunk_rows);
+    spops_status status = counts == NULL || rows == NULL
+                              ? SPOPS_STATUS_OUT_OF_MEMORY
+                              : spops_backend_alloc(ctx, bytes, (void **)&h->all_chunk_rows);
 
     for (int32_t c = 0; rows != NULL && c < h->num_chunks; ++c)
         rows[h->first_chunk + c] = (int32_t)(h->chunk_offsets[c + 1] - h->chunk_offsets[c]);
@@ -308,9 +304,8 @@ static spops_status put_rows(spops_context *ctx, halo_making *m, const spops_hal
     if (status == SPOPS_STATUS_OK && h->num_owned > 0)
         status = ctx->backend->upload(ctx, m->memory, m->rows, (size_t)h->num_owned * row_bytes);
     if (status == SPOPS_STATUS_OK && h->num_sent > 0)
-        status = ctx->backend->upload(
-            ctx, m->memory + (h->num_owned + h->num_ghosts) * m->columns, sent,
-            (size_t)h->num_sent * row_bytes);
+        status = ctx->backend->upload(ctx, m->memory + (h->num_owned + h->num_ghosts) * m->columns,
+                                      sent, (size_t)h->num_sent * row_bytes);
     spops_host_free(ctx, sent, (size_t)(h->num_sent * m->columns) + 1, sizeof *sent);
     return status;
 }
@@ -326,8 +321,8 @@ static spops_status make_buffers(spops_context *ctx, const halo_making *m, spops
     if (status == SPOPS_STATUS_OK && key_bytes > 0)
         status = ctx->backend->upload(ctx, keys, m->keys, key_bytes);
     if (status == SPOPS_STATUS_OK)
-        status = spops_segments_create_from_keys(ctx, h->num_owned, h->num_sent, keys, NULL,
-                                                 &h->sent);
+        status = spops_segments_create_from_keys(ctx, h->num_owned, h->num_sent, keys,
+                                                 SPOPS_KEYS_UNSORTED, NULL, &h->sent);
     spops_backend_free(ctx, keys, key_bytes);
     SPOPS_TRY(status);
     SPOPS_TRY(spops_backend_alloc(ctx, (size_t)h->num_sent * row_bytes, &h->send));
@@ -376,8 +371,7 @@ void spops_halo_destroy(spops_halo *halo)
                            : (size_t)halo->num_all_chunks * sizeof *halo->all_chunk_rows);
     spops_host_free(ctx, halo->chunk_offsets, (size_t)halo->num_chunks + 1,
                     sizeof *halo->chunk_offsets);
-    spops_host_free(ctx, halo->counts, NUM_COUNTS * (size_t)halo->num_ranks,
-                    sizeof *halo->counts);
+    spops_host_free(ctx, halo->counts, NUM_COUNTS * (size_t)halo->num_ranks, sizeof *halo->counts);
     spops_host_free(ctx, halo, 1, sizeof *halo);
 }
 
@@ -386,8 +380,7 @@ static void making_free(spops_context *ctx, const spops_halo *h, halo_making *m)
     const size_t total = (size_t)(h->num_owned + h->num_ghosts + h->num_sent);
     const size_t columns = (size_t)m->columns;
 
-    spops_backend_free(ctx, m->memory,
-                       m->memory == NULL ? 0 : total * columns * sizeof *m->memory);
+    spops_backend_free(ctx, m->memory, m->memory == NULL ? 0 : total * columns * sizeof *m->memory);
     spops_host_free(ctx, m->rows, (size_t)m->num_rows * columns + 1, sizeof *m->rows);
     spops_host_free(ctx, m->pairs, (size_t)m->max_pairs * 2, sizeof *m->pairs);
     spops_host_free(ctx, m->keys, (size_t)m->num_pairs + 1, sizeof *m->keys);

@@ -211,7 +211,8 @@ static spops_status gather_cells(spops_context *ctx, spops_comm *comm, int32_t n
     *all = NULL;
     *num = 0;
     SPOPS_TRY_GOTO(spops_comm_agree_sync(ctx, comm, status), status, end);
-    SPOPS_TRY_GOTO(spops_comm_gather_sync(ctx, comm, &num_own, sizeof num_own, counts), status, end);
+    SPOPS_TRY_GOTO(spops_comm_gather_sync(ctx, comm, &num_own, sizeof num_own, counts), status,
+                   end);
     for (int32_t r = 0; r < num_ranks; ++r) {
         offsets[r] = *num;
         *num += counts[r];
@@ -219,18 +220,18 @@ static spops_status gather_cells(spops_context *ctx, spops_comm *comm, int32_t n
     }
     layout = (spops_comm_layout){send, send + num_ranks, counts, offsets};
     *all = spops_host_alloc(ctx, (size_t)*num + 1, sizeof **all);
-    status = *all == NULL ? SPOPS_STATUS_OUT_OF_MEMORY
-                          : spops_backend_alloc(
-                                ctx, (size_t)(num_own + *num + 1) * sizeof **all, &memory);
+    status = *all == NULL
+                 ? SPOPS_STATUS_OUT_OF_MEMORY
+                 : spops_backend_alloc(ctx, (size_t)(num_own + *num + 1) * sizeof **all, &memory);
     cell_weight *const mine = memory, *const theirs = mine == NULL ? NULL : mine + num_own;
     if (status == SPOPS_STATUS_OK && num_own > 0)
         status = ctx->backend->upload(ctx, mine, own, (size_t)num_own * sizeof *own);
     SPOPS_TRY_GOTO(spops_comm_agree_sync(ctx, comm, status), status, end);
-    SPOPS_TRY_GOTO(spops_comm_exchange_execute(
-                       ctx, comm, &layout,
-                       spops_matrix_dense(mine, num_own, COLUMNS, SPOPS_DTYPE_I32),
-                       spops_matrix_dense(theirs, *num, COLUMNS, SPOPS_DTYPE_I32)),
-                   status, end);
+    SPOPS_TRY_GOTO(
+        spops_comm_exchange_execute(ctx, comm, &layout,
+                                    spops_matrix_dense(mine, num_own, COLUMNS, SPOPS_DTYPE_I32),
+                                    spops_matrix_dense(theirs, *num, COLUMNS, SPOPS_DTYPE_I32)),
+        status, end);
     if (*num > 0)
         SPOPS_TRY_GOTO(ctx->backend->download(ctx, *all, theirs, (size_t)*num * sizeof **all),
                        status, end);
@@ -291,16 +292,15 @@ static void deal_chunks(spops_partition *p)
         first[++rank] = p->num_chunks;
 }
 
-static spops_status read_first_chunks(spops_context *ctx, const char *call,
-                                      const int32_t *given, spops_partition *p)
+static spops_status read_first_chunks(spops_context *ctx, const char *call, const int32_t *given,
+                                      spops_partition *p)
 {
     int32_t *first = first_chunks(p);
 
     for (int32_t r = 0; r <= p->num_ranks; ++r) {
         const int32_t least = r == 0 ? 0 : given[r - 1];
         SPOPS_REQUIRE(ctx,
-                      given[r] >= least && given[r] <= p->num_chunks &&
-                          (r > 0 || given[r] == 0) &&
+                      given[r] >= least && given[r] <= p->num_chunks && (r > 0 || given[r] == 0) &&
                           (r < p->num_ranks || given[r] == p->num_chunks),
                       "%s: options->first_chunk[%" PRId32 "] is %" PRId32
                       ", expected ascending numbers from 0 to %" PRId32,
@@ -313,8 +313,7 @@ static spops_status read_first_chunks(spops_context *ctx, const char *call,
 // ---- The calls -----------------------------------------------------------------------------------
 
 static spops_status read_options(spops_context *ctx, const char *call,
-                                 const spops_partition_options *given,
-                                 spops_partition_options *o)
+                                 const spops_partition_options *given, spops_partition_options *o)
 {
     SPOPS_TRY(spops_read_options(ctx, call, given, o, sizeof *o));
     SPOPS_TRY(spops_check_reserved(ctx, call, o->reserved));
@@ -327,9 +326,9 @@ static spops_status read_options(spops_context *ctx, const char *call,
     SPOPS_REQUIRE(ctx, o->cell_log2 > 0 && o->cell_log2 <= MAX_CELL_LOG2,
                   "%s: options->cell_log2 is %" PRId32 ", expected 1 to %d", call, o->cell_log2,
                   MAX_CELL_LOG2);
-    SPOPS_REQUIRE(
-        ctx, o->order == SPOPS_COORDS_ORDER_MORTON || o->order == SPOPS_COORDS_ORDER_HILBERT,
-        "%s: options->order is %d, expected MORTON or HILBERT", call, (int)o->order);
+    SPOPS_REQUIRE(ctx,
+                  o->order == SPOPS_COORDS_ORDER_MORTON || o->order == SPOPS_COORDS_ORDER_HILBERT,
+                  "%s: options->order is %d, expected MORTON or HILBERT", call, (int)o->order);
     return SPOPS_STATUS_OK;
 }
 
@@ -376,8 +375,7 @@ static spops_status read_cells(spops_context *ctx, const char *call, const spops
     if (weights != NULL) {
         m->weights = spops_host_alloc(ctx, n + 1, sizeof *m->weights);
         if (m->weights == NULL) return SPOPS_STATUS_OUT_OF_MEMORY;
-        if (n > 0)
-            SPOPS_TRY(ctx->backend->download(ctx, m->weights, weights, n * sizeof *weights));
+        if (n > 0) SPOPS_TRY(ctx->backend->download(ctx, m->weights, weights, n * sizeof *weights));
     }
     return find_cells(ctx, call, p, m->num_rows, m->rows, m->weights, m->cells, &m->num_cells);
 }
@@ -394,7 +392,8 @@ static spops_status fill_partition(spops_context *ctx, const char *call, spops_c
     SPOPS_TRY(status);
     SPOPS_TRY(find_box(ctx, comm, p->num_ranks, coords, m->num_rows, p->cell_log2, &box));
     // From here on a failure of this rank alone is that of all.
-    status = spops_key_layout_make(ctx, call, coords->arrays.layout.dims, &box, p->order, &p->cells);
+    status =
+        spops_key_layout_make(ctx, call, coords->arrays.layout.dims, &box, p->order, &p->cells);
     if (status == SPOPS_STATUS_OK) status = read_cells(ctx, call, p, o->weights, m);
     if (comm == NULL) {
         SPOPS_TRY(status);
@@ -402,8 +401,8 @@ static spops_status fill_partition(spops_context *ctx, const char *call, spops_c
         m->num_all = m->num_cells;
     } else {
         SPOPS_TRY(spops_comm_agree_sync(ctx, comm, status));
-        SPOPS_TRY(gather_cells(ctx, comm, p->num_ranks, m->cells, m->num_cells, &m->all,
-                               &m->num_all));
+        SPOPS_TRY(
+            gather_cells(ctx, comm, p->num_ranks, m->cells, m->num_cells, &m->all, &m->num_all));
     }
     status = check_total(ctx, call, m, p);
     if (status == SPOPS_STATUS_OK)

@@ -10,8 +10,8 @@ struct spops_partition {
     spops_context *ctx; // whose host memory it has
     int32_t num_chunks, num_ranks, rank, cell_log2;
     spops_coords_order order;
-    spops_key_layout cells;              // columns of cells: voxels of the finest level >> cell_log2
-    uint64_t cuts[1];                    // [num_chunks] the first code of each chunk; cuts[0] is 0
+    spops_key_layout cells; // columns of cells: voxels of the finest level >> cell_log2
+    uint64_t cuts[1];       // [num_chunks] the first code of each chunk; cuts[0] is 0
     // After them first_chunk [num_ranks + 1] and chunk_weights [num_chunks].
 };
 

@@ -63,11 +63,14 @@ spops_status spops_tapconv_read(spops_context *ctx, const char *call, spops_tapc
     SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_MAX_PAIRS, 0, SPOPS_MAX_COUNT));
     SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_MIRRORED, 0, 1));
     SPOPS_TRY(spops_plan_check_field(ctx, call, base, SPOPS_TAPCONV_CROP_INDEPENDENT, 0, 1));
-    spops_tapconv_options o = {
-        fields[SPOPS_TAPCONV_BACKWARD] != 0,            (int32_t)fields[SPOPS_TAPCONV_QUANTIZED],
-        (spops_dataflow)fields[SPOPS_TAPCONV_DATAFLOW], fields[SPOPS_TAPCONV_MAX_IN_CHANNELS],
-        fields[SPOPS_TAPCONV_MAX_OUT_CHANNELS],         (int32_t)fields[SPOPS_TAPCONV_TILE],
-        (int32_t)fields[SPOPS_TAPCONV_CROP_INDEPENDENT], fields[SPOPS_TAPCONV_BACKWARD] == 2};
+    spops_tapconv_options o = {fields[SPOPS_TAPCONV_BACKWARD] != 0,
+                               (int32_t)fields[SPOPS_TAPCONV_QUANTIZED],
+                               (spops_dataflow)fields[SPOPS_TAPCONV_DATAFLOW],
+                               fields[SPOPS_TAPCONV_MAX_IN_CHANNELS],
+                               fields[SPOPS_TAPCONV_MAX_OUT_CHANNELS],
+                               (int32_t)fields[SPOPS_TAPCONV_TILE],
+                               (int32_t)fields[SPOPS_TAPCONV_CROP_INDEPENDENT],
+                               fields[SPOPS_TAPCONV_BACKWARD] == 2};
     SPOPS_TRY(spops_tapconv_check_options(ctx, call, &o));
     spops_tapconv_put_options(&o, fields); // with defaults
     conv->relation = (spops_relation){.num_keys = fields[SPOPS_TAPCONV_NUM_TAPS],

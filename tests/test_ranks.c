@@ -1,0 +1,833 @@
+// SPDX-License-Identifier: Apache-2.0
+// Operators over ranks: partitions, halos and sums by chunks give the same bits for any number of ranks, in
+// any partition, also where ranks have no rows; and those bits are right.
+#include <criterion/criterion.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "support/device.h"
+#include "tests/support/params.h"
+#include "tests/support/random.h"
+#include "tests/support/ranks.h"
+#include "tests/support/values.h"
+
+enum { SIDE = 26, MAX_RANKS = 8, IN = 8, OUT = 16, TAPS = 27, CHUNKS = 11, TIMEOUT_MS = 60000 };
+
+// ---- A scene -------------------------------------------------------------------------------------
+
+// A set of rows, in lexicographic order.
+typedef struct row_list {
+    int64_t n;
+    int32_t (*at)[4];
+} row_list;
+
+static int by_place(const void *a, const void *b)
+{
+    const int32_t *x = a, *y = b;
+    for (int c = 0; c < 4; ++c)
+        if (x[c] != y[c]) return x[c] < y[c] ? -1 : 1;
+    return 0;
+}
+
+static row_list make_list(int32_t (*at)[4], int64_t n)
+{
+    row_list list = {0, at};
+    qsort(at, (size_t)n, sizeof *at, by_place);
+    for (int64_t i = 0; i < n; ++i)
+        if (list.n == 0 || by_place(at[list.n - 1], at[i]) != 0)
+            memmove(at[list.n++], at[i], sizeof *at);
+    return list;
+}
+
+static int64_t place_of(const row_list *list, const int32_t *row)
+{
+    const void *found = bsearch(row, list->at, (size_t)list->n, sizeof *list->at, by_place);
+    return found == NULL ? -1 : (const int32_t(*)[4])found - (const int32_t(*)[4])list->at;
+}
+
+static int32_t half_of(int32_t x)
+{
+    return x >= 0 ? x / 2 : -((1 - x) / 2);
+}
+
+// What is computed of rows, and of columns.
+enum {
+    CONV,
+    CONV_X,
+    NORM,
+    NORM_X,
+    LINEAR,
+    LINEAR_X,
+    POOLED,
+    POOLED_X,
+    STRIDED,
+    STRIDED_X,
+    NUM_ROWS
+};
+enum { CONV_W, STRIDED_W, LINEAR_W, MOMENTS, RUNNING, NORM_SUMS, NUM_VECTORS };
+static const int cols_of[NUM_ROWS] = {OUT, IN, OUT, OUT, OUT, IN, OUT, OUT, OUT, IN};
+static const int64_t vector_length[NUM_VECTORS] = {TAPS * IN * OUT, TAPS *IN *OUT, IN *OUT,
+                                                   2 * OUT,         2 * OUT,       2 * OUT};
+
+typedef struct scene {
+    spops_dtype dtype;
+    int32_t num_ranks, first_chunk[MAX_RANKS + 1];
+    bool has_first;
+    spops_coords_order order;
+    row_list fine, coarse, strided; // of voxels, of pairs of voxels, of what strides of 3^3 reach
+    char *rows[NUM_ROWS];
+    float *vectors[NUM_VECTORS];
+} scene;
+
+static const row_list *list_of(const scene *s, int what)
+{
+    return what == POOLED ? &s->coarse : what == STRIDED ? &s->strided : &s->fine;
+}
+
+// Voxels about two surfaces, one in each batch, with negative coordinates.
+static scene make_scene(spops_dtype dtype, spops_coords_order order)
+{
+    scene s = {.dtype = dtype, .order = order};
+    test_rng rng = test_rng_make(41);
+    const int64_t most = 2 * SIDE * SIDE * 3;
+    int64_t n = 0, m = 0, k = 0;
+    int32_t(*fine)[4] = malloc((size_t)most * sizeof *fine);
+    int32_t(*coarse)[4] = malloc((size_t)most * sizeof *coarse);
+    int32_t(*strided)[4] = malloc((size_t)most * 8 * sizeof *strided);
+
+    for (int32_t b = 0; b < 2; ++b)
+        for (int32_t i = 0; i < SIDE * SIDE * 3; ++i) {
+            const int32_t x = i / 3 / SIDE, y = i / 3 % SIDE, z = i % 3;
+            const int32_t row[4] = {b, x - 9, y - 17, (x * (b + 1) + y) / 4 + z - 3};
+            if (test_rng_below(&rng, 100) < 45) memcpy(fine[n++], row, sizeof row);
+        }
+    s.fine = make_list(fine, n);
+    for (int64_t i = 0; i < s.fine.n; ++i) {
+        const int32_t *r = s.fine.at[i];
+        const int32_t up[4] = {r[0], half_of(r[1]), half_of(r[2]), half_of(r[3])};
+        memcpy(coarse[m++], up, sizeof up);
+        for (int corner = 0; corner < 8; ++corner) { // every q with r = 2 q - 1 + t, 0 <= t <= 2
+            int32_t q[4] = {r[0], 0, 0, 0};
+            bool there = true;
+            for (int a = 0; a < 3; ++a) {
+                q[a + 1] = half_of(r[a + 1]) + (corner >> a & 1);
+                there = there && r[a + 1] >= 2 * q[a + 1] - 1;
+            }
+            if (there) memcpy(strided[k++], q, sizeof q);
+        }
+    }
+    s.coarse = make_list(coarse, m);
+    s.strided = make_list(strided, k);
+    for (int w = 0; w < NUM_ROWS; ++w)
+        s.rows[w] = malloc((size_t)(list_of(&s, w)->n * cols_of[w]) * sizeof(double));
+    for (int w = 0; w < NUM_VECTORS; ++w)
+        s.vectors[w] = malloc((size_t)vector_length[w] * sizeof(float));
+    return s;
+}
+
+static void forget_results(scene *s)
+{
+    for (int w = 0; w < NUM_ROWS; ++w)
+        memset(s->rows[w], 0xa5, (size_t)(list_of(s, w)->n * cols_of[w]) * sizeof(double));
+    for (int w = 0; w < NUM_VECTORS; ++w)
+        memset(s->vectors[w], 0xa5, (size_t)vector_length[w] * sizeof(float));
+}
+
+static void free_scene(scene *s)
+{
+    for (int w = 0; w < NUM_ROWS; ++w)
+        free(s->rows[w]);
+    for (int w = 0; w < NUM_VECTORS; ++w)
+        free(s->vectors[w]);
+    free(s->fine.at), free(s->coarse.at), free(s->strided.at);
+}
+
+// A number that follows from the place; `what` tells features from gradients and weights.
+static double feature(int what, const int32_t *row, int64_t column)
+{
+    test_rng rng = test_rng_make((uint64_t)what << 56 ^ (uint64_t)row[0] << 48 ^
+                                 (uint64_t)(row[1] + 64) << 36 ^ (uint64_t)(row[2] + 64) << 24 ^
+                                 (uint64_t)(row[3] + 64) << 12 ^ (uint64_t)column);
+    return (double)(int64_t)(test_rng_next(&rng) >> 40) / 0x1p23 - 1.0;
+}
+
+enum { OF_X, OF_G, OF_W, OF_NORM, OF_COARSE };
+
+static double weight(int64_t i, int64_t column)
+{
+    const int32_t row[4] = {(int32_t)(i / 1000), (int32_t)(i % 1000), 1, 2};
+    return 0.3 * feature(OF_W, row, column);
+}
+
+// ---- A rank's part -------------------------------------------------------------------------------
+
+enum { MAX_BLOCKS = 128 };
+
+// A level as a rank has it.
+typedef struct level {
+    spops_coords *owned;
+    spops_halo *halo;
+    spops_halo_info info;
+    int32_t (*rows)[4]; // [owned | ghosts] on the host
+    int64_t num;
+} level;
+
+typedef struct part {
+    test_rank *r;
+    scene *s;
+    spops_context *ctx;
+    spops_partition *partition;
+    spops_chunk_sums *sums;
+    level fine;
+    void *blocks[MAX_BLOCKS]; // freed at the end
+    int num_blocks;
+} part;
+
+static void *keep(part *p, size_t bytes)
+{
+    void *block = NULL;
+    if (!device_alloc(p->r->device.backend, bytes + 256, &block)) return NULL;
+    p->blocks[p->num_blocks++] = block;
+    return block;
+}
+
+static spops_matrix new_rows(part *p, int64_t rows, int64_t cols, spops_dtype dtype)
+{
+    return spops_matrix_dense(keep(p, (size_t)(rows * cols) * test_dtype_bytes(dtype)), rows, cols,
+                              dtype);
+}
+
+// The first n rows get their features; those after them stay NaN.
+static spops_matrix features(part *p, int what, const int32_t (*rows)[4], int64_t n, int64_t all,
+                             int64_t cols)
+{
+    const size_t each = test_dtype_bytes(p->s->dtype);
+    const spops_matrix m = new_rows(p, all, cols, p->s->dtype);
+    char *host = malloc((size_t)(n * cols) * each + 1);
+    for (int64_t i = 0; i < n * cols; ++i) {
+        const int32_t numbered[4] = {0, (int32_t)(i / cols % 1000), (int32_t)(i / cols / 1000), 0};
+        test_store(host + (size_t)i * each, p->s->dtype,
+                   what == OF_W
+                       ? weight(i / cols, i % cols)
+                       : feature(what, rows == NULL ? numbered : rows[i / cols], i % cols));
+    }
+    (void)device_upload(p->r->device.backend, m.data, host, (size_t)(n * cols) * each);
+    free(host);
+    return m;
+}
+
+// Owned rows of a result go to their places in the scene.
+static void put_rows(part *p, int what, const level *l, spops_matrix m)
+{
+    const size_t row = (size_t)m.cols * test_dtype_bytes(m.dtype);
+    const row_list *list = list_of(p->s, what);
+    char *host = malloc((size_t)l->info.num_owned * row + 1);
+    if (spops_context_wait_sync(p->ctx) != SPOPS_STATUS_OK ||
+        !device_download(p->r->device.backend, host, m.data, (size_t)l->info.num_owned * row))
+        test_rank_fail(p->r, "download of %d", what);
+    for (int64_t i = 0; i < l->info.num_owned; ++i) {
+        const int64_t at = place_of(list, l->rows[i]);
+        if (at < 0)
+            test_rank_fail(p->r, "result %d has a row that is not in the scene", what);
+        else
+            memcpy(p->s->rows[what] + (size_t)at * row, host + (size_t)i * row, row);
+    }
+    free(host);
+}
+
+// A vector, which all ranks have alike: rank 0 leaves it in the scene.
+static void put_vector(part *p, int what, const void *data)
+{
+    const size_t bytes = (size_t)vector_length[what] * sizeof(float);
+    float *host = malloc(bytes);
+    if (spops_context_wait_sync(p->ctx) != SPOPS_STATUS_OK ||
+        !device_download(p->r->device.backend, host, data, bytes))
+        test_rank_fail(p->r, "download of vector %d", what);
+    if (p->r->rank == 0) memcpy(p->s->vectors[what], host, bytes);
+    if (spops_comm_barrier_sync(p->ctx, p->r->comm) != SPOPS_STATUS_OK)
+        test_rank_fail(p->r, "%s", spops_last_error(p->ctx));
+    else if (memcmp(p->s->vectors[what], host, bytes) != 0)
+        test_rank_fail(p->r, "vector %d is not that of rank 0", what);
+    free(host);
+}
+
+#define PART_OK(call) RANK_OK(p->r, call)
+
+static int32_t *upload_rows(part *p, const int32_t (*rows)[4], int64_t n)
+{
+    int32_t *at = keep(p, (size_t)n * sizeof *rows);
+    if (n > 0) (void)device_upload(p->r->device.backend, at, rows, (size_t)n * sizeof *rows);
+    return at;
+}
+
+// The set and the halo of rows that this rank owns.
+static void make_level(part *p, const int32_t (*rows)[4], int64_t n, int32_t stride, level *l)
+{
+    const int32_t strides[3] = {stride, stride, stride};
+    spops_partition_info info = spops_partition_info_default();
+    spops_coords_options coords = spops_coords_options_default();
+    spops_halo_options halo = spops_halo_options_default();
+    spops_coords_view view = spops_coords_view_default();
+    spops_coords_box box;
+
+    PART_OK(spops_partition_get_info(p->ctx, p->partition, &info));
+    PART_OK(spops_partition_get_box(p->ctx, p->partition, strides, &box));
+    coords.box = &box;
+    coords.order = info.order;
+    PART_OK(spops_coords_create(p->ctx, 3, n, upload_rows(p, rows, n), &coords, &l->owned));
+    halo.stride = strides;
+    halo.max_cols = OUT;
+    PART_OK(spops_halo_create(p->ctx, p->r->comm, p->partition, l->owned, &halo, &l->halo));
+    l->info = spops_halo_info_default();
+    PART_OK(spops_halo_get_info(p->ctx, l->halo, &l->info));
+    l->num = l->info.num_owned + l->info.num_ghosts;
+    l->rows = malloc((size_t)l->num * sizeof *l->rows + 1);
+    PART_OK(spops_coords_get_view(p->ctx, l->info.coords, &view));
+    RANK_CHECK(p->r,
+               l->info.num_owned == n && device_download(p->r->device.backend, l->rows, view.rows,
+                                                         (size_t)l->num * sizeof *l->rows),
+               "rows of a level");
+}
+
+static void free_level(level *l)
+{
+    spops_halo_destroy(l->halo);
+    spops_coords_destroy(l->owned);
+    free(l->rows);
+}
+
+// Rows of a list that this rank owns: returns how many.
+static int64_t take_owned(part *p, const int32_t (*rows)[4], int64_t n, int32_t stride,
+                          int32_t (*to)[4])
+{
+    const int32_t strides[3] = {stride, stride, stride};
+    spops_partition_info info = spops_partition_info_default();
+    int32_t *chunks = malloc((size_t)n * sizeof *chunks + 1);
+    int64_t kept = 0;
+
+    if (spops_partition_get_info(p->ctx, p->partition, &info) != SPOPS_STATUS_OK ||
+        spops_partition_find_chunks(p->ctx, p->partition, strides, n, n > 0 ? rows[0] : NULL,
+                                    chunks) != SPOPS_STATUS_OK)
+        test_rank_fail(p->r, "%s", spops_last_error(p->ctx));
+    for (int64_t i = 0; i < n; ++i)
+        if (chunks[i] >= info.first_chunk[p->r->rank] &&
+            chunks[i] < info.first_chunk[p->r->rank + 1])
+            memcpy(to[kept++], rows[i], sizeof *rows);
+    free(chunks);
+    return kept;
+}
+
+// The partition of rows that the rank happens to have, and the rows that it gets.
+static void make_part(part *p)
+{
+    scene *s = p->s;
+    spops_partition_options options = spops_partition_options_default();
+    int32_t(*rows)[4] = malloc((size_t)s->fine.n * sizeof *rows);
+    spops_coords *given = NULL;
+    int64_t n = 0;
+
+    for (int64_t i = 0; i < s->fine.n; ++i)
+        if (i * 7919 % 101 % s->num_ranks == p->r->rank)
+            memcpy(rows[n++], s->fine.at[i], sizeof *rows);
+    PART_OK(spops_coords_create(p->ctx, 3, n, upload_rows(p, rows, n), NULL, &given));
+    options.num_chunks = CHUNKS;
+    options.cell_log2 = 2;
+    options.order = s->order;
+    options.first_chunk = s->has_first ? s->first_chunk : NULL;
+    PART_OK(spops_partition_create(p->ctx, p->r->comm, given, &options, &p->partition));
+    spops_coords_destroy(given);
+    n = take_owned(p, s->fine.at, s->fine.n, 1, rows);
+    make_level(p, rows, n, 1, &p->fine);
+    free(rows);
+    PART_OK(spops_chunk_sums_create(p->ctx, p->r->comm, p->partition, TAPS * IN * OUT, &p->sums));
+}
+
+// ---- Operators -----------------------------------------------------------------------------------
+
+// Rows of a chunk of a matrix that begins with the owned rows.
+static spops_matrix chunk_of(const level *l, spops_matrix m, int32_t chunk)
+{
+    const int64_t begin = l->info.chunk_offsets[chunk], end = l->info.chunk_offsets[chunk + 1];
+    m.data = (char *)m.data + (size_t)(begin * m.row_stride) * test_dtype_bytes(m.dtype);
+    m.rows = end - begin;
+    return m;
+}
+
+// dW of the output rows of each chunk, whose inputs are rows of `in`; then the sum.
+static void gradient_of_weights(part *p, const spops_kernel_shape *kernel, const spops_coords *in,
+                                const level *out, spops_matrix x, spops_matrix g, spops_matrix w,
+                                spops_matrix partials)
+{
+    spops_coords_view view = spops_coords_view_default();
+    PART_OK(spops_coords_get_view(p->ctx, out->info.coords, &view));
+    for (int32_t c = 0; c < out->info.num_chunks; ++c) {
+        const int64_t begin = out->info.chunk_offsets[c];
+        spops_kernel_map_options contents = spops_kernel_map_options_default();
+        spops_sparseconv_options options = spops_sparseconv_options_default();
+        const spops_matrix to = spops_matrix_dense((float *)partials.data + c * partials.row_stride,
+                                                   TAPS * IN, OUT, SPOPS_DTYPE_F32);
+        spops_coords *rows = NULL;
+        spops_kernel_map *map = NULL;
+        spops_sparseconv *conv = NULL;
+
+        PART_OK(spops_coords_create(p->ctx, 3, out->info.chunk_offsets[c + 1] - begin,
+                                    view.rows + 4 * begin, NULL, &rows));
+        contents.contents = SPOPS_MAP_PAIRS;
+        PART_OK(spops_kernel_map_create(p->ctx, SPOPS_MAP_CONVOLUTION, kernel, in, rows, &contents,
+                                        &map));
+        options.backward = 2;
+        PART_OK(spops_sparseconv_create(p->ctx, map, &options, &conv));
+        PART_OK(spops_sparseconv_execute_backward(p->ctx, conv, chunk_of(out, g, c), x, w, NULL,
+                                                  NULL, &to, NULL));
+        if (c == 0) { // no other pass
+            const spops_status status =
+                spops_sparseconv_execute(p->ctx, conv, x, w, NULL, chunk_of(out, g, c));
+            RANK_CHECK(p->r, status != SPOPS_STATUS_OK, "a plan for gradients of weights ran");
+        }
+        spops_sparseconv_destroy(conv);
+        spops_kernel_map_destroy(map);
+        spops_coords_destroy(rows);
+    }
+}
+
+static void run_conv(part *p)
+{
+    level *l = &p->fine;
+    spops_kernel_shape kernel = spops_kernel_shape_cube(3, 3, 1, 1);
+    spops_sparseconv_options options = spops_sparseconv_options_default();
+    const spops_dtype dtype = p->s->dtype;
+    const spops_matrix x = features(p, OF_X, l->rows, l->info.num_owned, l->num, IN);
+    const spops_matrix g = features(p, OF_G, l->rows, l->info.num_owned, l->num, OUT);
+    const spops_matrix w = features(p, OF_W, NULL, TAPS * IN, TAPS * IN, OUT);
+    const spops_matrix out = new_rows(p, l->num, OUT, dtype), to_x = new_rows(p, l->num, IN, dtype);
+    const spops_matrix partials = new_rows(p, l->info.num_chunks, TAPS * IN * OUT, SPOPS_DTYPE_F32);
+    float *sum = keep(p, TAPS * IN * OUT * sizeof *sum);
+    spops_kernel_map *map = NULL;
+    spops_sparseconv *conv = NULL;
+
+    options.backward = 1;
+    options.crop_independent = 1;
+    PART_OK(spops_kernel_map_create(p->ctx, SPOPS_MAP_SUBMANIFOLD, &kernel, l->info.coords, NULL,
+                                    NULL, &map));
+    PART_OK(spops_sparseconv_create(p->ctx, map, &options, &conv));
+    PART_OK(spops_halo_execute(p->ctx, l->halo, x));
+    PART_OK(spops_sparseconv_execute(p->ctx, conv, x, w, NULL, out));
+    put_rows(p, CONV, l, out);
+    PART_OK(spops_halo_begin(p->ctx, l->halo, g));
+    for (int a = 0; a < 3; ++a)
+        kernel.padding[a] = 1;
+    gradient_of_weights(p, &kernel, l->info.coords, l, x, g, w, partials);
+    PART_OK(spops_halo_end(p->ctx, l->halo));
+    PART_OK(spops_sparseconv_execute_backward(p->ctx, conv, g, x, w, NULL, &to_x, NULL, NULL));
+    put_rows(p, CONV_X, l, to_x);
+    PART_OK(spops_chunk_sums_execute(p->ctx, p->sums, partials, sum));
+    put_vector(p, CONV_W, sum);
+    spops_sparseconv_destroy(conv);
+    spops_kernel_map_destroy(map);
+}
+
+// 3 x 3 x 3 with stride 2: the forward pass reads ghosts of the fine level, the gradient of x those of the
+// coarse one.
+static void run_strided(part *p)
+{
+    const spops_dtype dtype = p->s->dtype;
+    spops_kernel_shape kernel = spops_kernel_shape_cube(3, 3, 2, 1);
+    spops_sparseconv_options options = spops_sparseconv_options_default();
+    int32_t(*rows)[4] = malloc((size_t)p->s->strided.n * sizeof *rows);
+    const int64_t n = take_owned(p, p->s->strided.at, p->s->strided.n, 2, rows);
+    level coarse = {0}, *fine = &p->fine;
+    spops_kernel_map *maps[2] = {NULL, NULL};
+    spops_sparseconv *convs[2] = {NULL, NULL};
+
+    make_level(p, rows, n, 2, &coarse);
+    free(rows);
+    const spops_matrix x = features(p, OF_X, fine->rows, fine->info.num_owned, fine->num, IN);
+    const spops_matrix g =
+        features(p, OF_COARSE, coarse.rows, coarse.info.num_owned, coarse.num, OUT);
+    const spops_matrix w = features(p, OF_W, NULL, TAPS * IN, TAPS * IN, OUT);
+    const spops_matrix out = new_rows(p, coarse.info.num_owned, OUT, dtype);
+    const spops_matrix to_x = new_rows(p, fine->info.num_owned, IN, dtype);
+    const spops_matrix x_owned = spops_matrix_dense(x.data, fine->info.num_owned, IN, dtype);
+    const spops_matrix partials =
+        new_rows(p, coarse.info.num_chunks, TAPS * IN * OUT, SPOPS_DTYPE_F32);
+    float *sum = keep(p, TAPS * IN * OUT * sizeof *sum);
+
+    for (int a = 0; a < 3; ++a)
+        kernel.padding[a] = 1;
+    options.backward = 1;
+    options.crop_independent = 1;
+    PART_OK(spops_kernel_map_create(p->ctx, SPOPS_MAP_CONVOLUTION, &kernel, fine->info.coords,
+                                    coarse.owned, NULL, &maps[0]));
+    PART_OK(spops_kernel_map_create(p->ctx, SPOPS_MAP_CONVOLUTION, &kernel, fine->owned,
+                                    coarse.info.coords, NULL, &maps[1]));
+    for (int i = 0; i < 2; ++i)
+        PART_OK(spops_sparseconv_create(p->ctx, maps[i], &options, &convs[i]));
+    PART_OK(spops_halo_execute(p->ctx, fine->halo, x));
+    PART_OK(spops_sparseconv_execute(p->ctx, convs[0], x, w, NULL, out));
+    put_rows(p, STRIDED, &coarse, out);
+    PART_OK(spops_halo_execute(p->ctx, coarse.halo, g));
+    PART_OK(spops_sparseconv_execute_backward(p->ctx, convs[1], g, x_owned, w, NULL, &to_x, NULL,
+                                              NULL));
+    put_rows(p, STRIDED_X, fine, to_x);
+    gradient_of_weights(p, &kernel, fine->info.coords, &coarse, x, g, w, partials);
+    PART_OK(spops_chunk_sums_execute(p->ctx, p->sums, partials, sum));
+    put_vector(p, STRIDED_W, sum);
+    for (int i = 0; i < 2; ++i) {
+        spops_sparseconv_destroy(convs[i]);
+        spops_kernel_map_destroy(maps[i]);
+    }
+    free_level(&coarse);
+}
+
+// Batch norm with the statistics of all ranks, and its gradients.
+static void run_norm(part *p)
+{
+    level *l = &p->fine;
+    const int32_t own = l->info.num_chunks;
+    spops_norm_options options = spops_norm_options_default();
+    const spops_matrix x = features(p, OF_NORM, l->rows, l->info.num_owned, l->info.num_owned, OUT);
+    const spops_matrix g = features(p, OF_G, l->rows, l->info.num_owned, l->info.num_owned, OUT);
+    const spops_matrix out = new_rows(p, l->info.num_owned, OUT, p->s->dtype);
+    const spops_matrix to_x = new_rows(p, l->info.num_owned, OUT, p->s->dtype);
+    const spops_matrix partials = new_rows(p, own, 2 * OUT, SPOPS_DTYPE_F32);
+    const spops_matrix all = new_rows(p, CHUNKS, 2 * OUT, SPOPS_DTYPE_F32);
+    float *moments = keep(p, 2 * OUT * sizeof(float)), *running = keep(p, 2 * OUT * sizeof(float));
+    float *sums = keep(p, 2 * OUT * sizeof(float)), *affine = keep(p, 2 * OUT * sizeof(float));
+    int64_t counts[4][MAX_RANKS];
+    const spops_comm_layout layout = {counts[0], counts[1], counts[2], counts[3]};
+    spops_partition_info info = spops_partition_info_default();
+    float host[2 * OUT];
+
+    for (int c = 0; c < 2 * OUT; ++c)
+        host[c] = 0.5f + 0.03f * (float)c;
+    RANK_CHECK(p->r,
+               device_upload(p->r->device.backend, affine, host, sizeof host) &&
+                   device_upload(p->r->device.backend, running, host, sizeof host),
+               "upload");
+    options.activation = SPOPS_ACTIVATION_RELU;
+    PART_OK(spops_context_reserve(p->ctx, spops_norm_scratch_bytes(x.rows, OUT)));
+    PART_OK(spops_partition_get_info(p->ctx, p->partition, &info));
+    for (int32_t c = 0; c < own; ++c) {
+        float *mean = (float *)partials.data + c * 2 * OUT;
+        PART_OK(spops_batchnorm_statistics_execute(p->ctx, chunk_of(l, x, c), &options, mean,
+                                                   mean + OUT, NULL, NULL));
+    }
+    for (int32_t r = 0; r < p->r->num_ranks; ++r) {
+        counts[0][r] = own;
+        counts[1][r] = 0;
+        counts[2][r] = info.first_chunk[r + 1] - info.first_chunk[r];
+        counts[3][r] = info.first_chunk[r];
+    }
+    PART_OK(spops_comm_exchange_execute(p->ctx, p->r->comm, &layout, partials, all));
+    PART_OK(spops_batchnorm_merge_execute(p->ctx, l->info.all_chunk_rows, all, &options, moments,
+                                          moments + OUT, running, running + OUT));
+    put_vector(p, MOMENTS, moments);
+    put_vector(p, RUNNING, running);
+    PART_OK(spops_batchnorm_execute(p->ctx, x, moments, moments + OUT, affine, affine + OUT,
+                                    &options, out));
+    put_rows(p, NORM, l, out);
+    for (int32_t c = 0; c < own; ++c) {
+        float *to = (float *)partials.data + c * 2 * OUT;
+        PART_OK(spops_batchnorm_sums_execute(p->ctx, chunk_of(l, g, c), chunk_of(l, x, c), moments,
+                                             moments + OUT, affine, affine + OUT, &options, to,
+                                             to + OUT));
+    }
+    PART_OK(spops_chunk_sums_execute(p->ctx, p->sums, partials, sums));
+    put_vector(p, NORM_SUMS, sums);
+    PART_OK(spops_batchnorm_gradient_execute(p->ctx, g, x, moments, moments + OUT, affine,
+                                             affine + OUT, sums, sums + OUT, l->info.num_all_rows,
+                                             &options, to_x));
+    put_rows(p, NORM_X, l, to_x);
+}
+
+static void run_linear(part *p)
+{
+    level *l = &p->fine;
+    const int64_t n = l->info.num_owned;
+    const spops_matrix x = features(p, OF_X, l->rows, n, n, IN);
+    const spops_matrix g = features(p, OF_G, l->rows, n, n, OUT);
+    const spops_matrix w = features(p, OF_W, NULL, IN, IN, OUT);
+    const spops_matrix out = new_rows(p, n, OUT, p->s->dtype),
+                       to_x = new_rows(p, n, IN, p->s->dtype);
+    const spops_matrix partials = new_rows(p, l->info.num_chunks, IN * OUT, SPOPS_DTYPE_F32);
+    float *sum = keep(p, IN * OUT * sizeof *sum);
+
+    PART_OK(spops_linear_reserve(p->ctx, n, IN, OUT, 1));
+    PART_OK(spops_linear_execute(p->ctx, x, w, NULL, out));
+    put_rows(p, LINEAR, l, out);
+    PART_OK(spops_linear_execute_backward(p->ctx, g, x, w, NULL, &to_x, NULL, NULL));
+    put_rows(p, LINEAR_X, l, to_x);
+    for (int32_t c = 0; c < l->info.num_chunks; ++c) {
+        const spops_matrix to =
+            spops_matrix_dense((float *)partials.data + c * IN * OUT, IN, OUT, SPOPS_DTYPE_F32);
+        PART_OK(spops_linear_execute_backward(p->ctx, chunk_of(l, g, c), chunk_of(l, x, c), w, NULL,
+                                              NULL, &to, NULL));
+    }
+    PART_OK(spops_chunk_sums_execute(p->ctx, p->sums, partials, sum));
+    put_vector(p, LINEAR_W, sum);
+}
+
+// Windows that lie in cells need no other rank.
+static void run_pool(part *p)
+{
+    level *l = &p->fine, coarse = {0};
+    const spops_kernel_shape two = spops_kernel_shape_cube(3, 2, 2, 1);
+    spops_pool_options options = spops_pool_options_default();
+    int32_t(*rows)[4] = malloc((size_t)p->s->coarse.n * sizeof *rows);
+    const int64_t n = take_owned(p, p->s->coarse.at, p->s->coarse.n, 2, rows);
+    spops_kernel_map *map = NULL;
+    spops_pool *pool = NULL;
+
+    make_level(p, rows, n, 2, &coarse);
+    free(rows);
+    const spops_matrix x = features(p, OF_NORM, l->rows, l->info.num_owned, l->info.num_owned, OUT);
+    const spops_matrix g = features(p, OF_COARSE, coarse.rows, n, n, OUT);
+    const spops_matrix out = new_rows(p, n, OUT, p->s->dtype);
+    const spops_matrix to_x = new_rows(p, l->info.num_owned, OUT, p->s->dtype);
+    options.gradients = SPOPS_GRADIENTS_ALL;
+    PART_OK(spops_kernel_map_create(p->ctx, SPOPS_MAP_CONVOLUTION, &two, l->owned, coarse.owned,
+                                    NULL, &map));
+    PART_OK(spops_pool_create(p->ctx, map, &options, &pool));
+    PART_OK(spops_pool_execute(p->ctx, pool, SPOPS_REDUCE_MAX, x, out));
+    put_rows(p, POOLED, &coarse, out);
+    PART_OK(spops_pool_execute_backward(p->ctx, pool, SPOPS_REDUCE_MAX, g, x, to_x));
+    put_rows(p, POOLED_X, l, to_x);
+    spops_pool_destroy(pool);
+    spops_kernel_map_destroy(map);
+    free_level(&coarse);
+}
+
+// Ghosts are the rows that lie within one voxel of a cell of this rank and that others own, once each.
+static void check_ghosts(part *p)
+{
+    level *l = &p->fine;
+    spops_partition_info info = spops_partition_info_default();
+    int32_t *chunks = malloc((size_t)l->num * sizeof *chunks + 1), last_owner = -1;
+    const spops_matrix x = features(p, OF_X, l->rows, l->info.num_owned, l->num, 3);
+    const size_t each = test_dtype_bytes(p->s->dtype);
+    char *host = malloc((size_t)l->num * 3 * each + 1);
+
+    PART_OK(spops_partition_get_info(p->ctx, p->partition, &info));
+    PART_OK(spops_partition_find_chunks(p->ctx, p->partition, NULL, l->num,
+                                        l->num > 0 ? l->rows[0] : NULL, chunks));
+    for (int64_t i = l->info.num_owned; i < l->num; ++i) {
+        int32_t owner = 0;
+        while (chunks[i] >= info.first_chunk[owner + 1])
+            ++owner;
+        RANK_CHECK(p->r, owner != p->r->rank && owner >= last_owner, "ghost %d of rank %d", (int)i,
+                   (int)owner);
+        last_owner = owner;
+    }
+    // Every neighbour of an owned row is there.
+    row_list have = {l->num, malloc((size_t)l->num * sizeof *have.at + 1)};
+    memcpy(have.at, l->rows, (size_t)l->num * sizeof *have.at);
+    have = make_list(have.at, have.n);
+    RANK_CHECK(p->r, have.n == l->num, "a row is there twice");
+    for (int64_t i = 0; i < l->info.num_owned; ++i)
+        for (int t = 0; t < TAPS; ++t) {
+            const int32_t *r = l->rows[i];
+            const int32_t near[4] = {r[0], r[1] + t / 9 - 1, r[2] + t / 3 % 3 - 1,
+                                     r[3] + t % 3 - 1};
+            RANK_CHECK(p->r, place_of(&p->s->fine, near) < 0 || place_of(&have, near) >= 0,
+                       "row %d lacks a neighbour", (int)i);
+        }
+    // Rows with gaps between them; the gaps stay.
+    const spops_matrix wide = new_rows(p, l->num, 5, p->s->dtype);
+    spops_matrix part_of = wide;
+    part_of.cols = 3;
+    const spops_matrix owned = spops_matrix_dense(x.data, l->info.num_owned, 3, p->s->dtype);
+    spops_matrix to = part_of;
+    to.rows = owned.rows;
+    if (owned.rows > 0) PART_OK(spops_convert_execute(p->ctx, owned, to));
+    PART_OK(spops_halo_execute(p->ctx, l->halo, part_of));
+    PART_OK(spops_halo_execute(p->ctx, l->halo, x));
+    PART_OK(spops_context_wait_sync(p->ctx));
+    char *gaps = malloc((size_t)l->num * 5 * each + 1);
+    RANK_CHECK(
+        p->r,
+        device_download(p->r->device.backend, host, x.data, (size_t)l->num * 3 * each) &&
+            device_download(p->r->device.backend, gaps, wide.data, (size_t)l->num * 5 * each),
+        "download");
+    for (int64_t i = 0; i < l->num * 3; ++i) {
+        const double found = test_load(host + (size_t)i * each, p->s->dtype);
+        const double spread = test_load(gaps + (size_t)(i / 3 * 5 + i % 3) * each, p->s->dtype);
+        const double expected = test_round(feature(OF_X, l->rows[i / 3], i % 3), p->s->dtype);
+        RANK_CHECK(p->r, found == expected && spread == expected, "row %d is %g, expected %g",
+                   (int)(i / 3), found, expected);
+    }
+    for (int64_t i = 0; i < l->num; ++i)
+        for (size_t b = 0; b < 2 * each; ++b)
+            RANK_CHECK(p->r, (unsigned char)gaps[((size_t)i * 5 + 3) * each + b] == 0xff,
+                       "a gap was written");
+    free(gaps), free(host), free(chunks), free(have.at);
+}
+
+static void run_rank(test_rank *r)
+{
+    part p = {.r = r, .s = r->user, .ctx = r->ctx};
+    static void (*const steps[])(part *) = {make_part, check_ghosts, run_conv, run_strided,
+                                            run_norm,  run_linear,   run_pool};
+
+    for (size_t i = 0; i < sizeof steps / sizeof *steps && r->failure[0] == '\0'; ++i)
+        steps[i](&p);
+    spops_chunk_sums_destroy(p.sums);
+    free_level(&p.fine);
+    spops_partition_destroy(p.partition);
+    for (int i = 0; i < p.num_blocks; ++i)
+        device_free(r->device.backend, p.blocks[i]);
+}
+
+// ---- Is it right? --------------------------------------------------------------------------------
+
+static double value_of(const scene *s, int what, int64_t row, int64_t column)
+{
+    return test_load(s->rows[what] +
+                         (size_t)(row * cols_of[what] + column) * test_dtype_bytes(s->dtype),
+                     s->dtype);
+}
+
+static double rounded(const scene *s, int what, const int32_t *row, int64_t column)
+{
+    return test_round(feature(what, row, column), s->dtype);
+}
+
+// The forward pass and the gradient of weights of the convolution in FP64, of a sample of rows.
+static void check_conv(const scene *s)
+{
+    const double unit = s->dtype == SPOPS_DTYPE_F32 ? 2e-5 : 2e-2;
+    double *w = calloc(TAPS * IN * OUT, sizeof *w);
+
+    for (int64_t i = 0; i < s->fine.n; ++i) {
+        double sum[OUT] = {0};
+        for (int t = 0; t < TAPS; ++t) {
+            const int32_t *r = s->fine.at[i];
+            const int32_t near[4] = {r[0], r[1] + t / 9 - 1, r[2] + t / 3 % 3 - 1,
+                                     r[3] + t % 3 - 1};
+            if (place_of(&s->fine, near) < 0) continue;
+            for (int c = 0; c < IN; ++c)
+                for (int o = 0; o < OUT; ++o) {
+                    const double x = rounded(s, OF_X, near, c);
+                    sum[o] += x * test_round(weight(t * IN + c, o), s->dtype);
+                    w[(t * IN + c) * OUT + o] += x * rounded(s, OF_G, r, o);
+                }
+        }
+        for (int o = 0; o < OUT; ++o)
+            cr_assert(fabs(value_of(s, CONV, i, o) - sum[o]) < 30 * unit, "row %d: %g, expected %g",
+                      (int)i, value_of(s, CONV, i, o), sum[o]);
+    }
+    for (int i = 0; i < TAPS * IN * OUT; ++i)
+        cr_assert(fabs((double)s->vectors[CONV_W][i] - w[i]) < 1e-3, "weight %d: %g, expected %g",
+                  i, (double)s->vectors[CONV_W][i], w[i]);
+    free(w);
+}
+
+// Statistics, sums and the gradient of the norm in FP64.
+static void check_norm(const scene *s)
+{
+    const double n = (double)s->fine.n, unit = s->dtype == SPOPS_DTYPE_F32 ? 1e-5 : 4e-3;
+
+    for (int c = 0; c < OUT; ++c) {
+        const double gamma = (double)(0.5f + 0.03f * (float)c);
+        const double beta = (double)(0.5f + 0.03f * (float)(c + OUT));
+        double mean = 0, var = 0, sums[2] = {0, 0};
+        for (int64_t i = 0; i < s->fine.n; ++i)
+            mean += rounded(s, OF_NORM, s->fine.at[i], c) / n;
+        for (int64_t i = 0; i < s->fine.n; ++i)
+            var += pow(rounded(s, OF_NORM, s->fine.at[i], c) - mean, 2) / n;
+        const double rstd = 1 / sqrt(var + 1e-5);
+        for (int pass = 0; pass < 2; ++pass)
+            for (int64_t i = 0; i < s->fine.n; ++i) {
+                const double h = (rounded(s, OF_NORM, s->fine.at[i], c) - mean) * rstd;
+                const double y = h * gamma + beta,
+                             g = y > 0 ? rounded(s, OF_G, s->fine.at[i], c) : 0;
+                if (pass == 0) {
+                    sums[0] += g * h;
+                    sums[1] += g;
+                    if (fabs(y) < 1e-4) continue; // either side of the activation is right
+                    cr_assert(fabs(value_of(s, NORM, i, c) - fmax(y, 0)) < 4 * unit, "norm");
+                } else if (fabs(y) >= 1e-4) {
+                    const double to = gamma * rstd * (g - sums[1] / n - h * sums[0] / n);
+                    cr_assert(fabs(value_of(s, NORM_X, i, c) - to) < 4 * unit, "%g, expected %g",
+                              value_of(s, NORM_X, i, c), to);
+                }
+            }
+        cr_assert(fabs((double)s->vectors[MOMENTS][c] - mean) < 1e-6, "mean");
+        cr_assert(fabs((double)s->vectors[MOMENTS][OUT + c] - var) < 1e-5, "variance");
+        cr_assert(fabs((double)s->vectors[RUNNING][OUT + c] -
+                       (0.9 * beta + 0.1 * var * n / (n - 1))) < 1e-5,
+                  "running variance");
+        cr_assert(fabs((double)s->vectors[NORM_SUMS][c] - sums[0]) < 0.01, "sums");
+        cr_assert(fabs((double)s->vectors[NORM_SUMS][OUT + c] - sums[1]) < 0.01, "sums");
+    }
+}
+
+static void expect_same(const scene *a, const scene *b, const char *how)
+{
+    for (int w = 0; w < NUM_ROWS; ++w) {
+        const size_t row = (size_t)cols_of[w] * test_dtype_bytes(a->dtype);
+        for (int64_t i = 0; i < list_of(a, w)->n; ++i)
+            cr_assert(memcmp(a->rows[w] + (size_t)i * row, b->rows[w] + (size_t)i * row, row) == 0,
+                      "%s: row %d of result %d differs", how, (int)i, w);
+    }
+    for (int w = 0; w < NUM_VECTORS; ++w)
+        cr_assert(memcmp(a->vectors[w], b->vectors[w], (size_t)vector_length[w] * sizeof(float)) ==
+                      0,
+                  "%s: vector %d differs", how, w);
+}
+
+// Each number of ranks balanced; a rank with almost all, and with nothing; in the middle nothing.
+static void draw_ranks(scene *s, int32_t num_ranks, int how)
+{
+    test_rng rng = test_rng_make(77 + (uint64_t)num_ranks);
+    s->num_ranks = num_ranks;
+    s->has_first = how > 0;
+    for (int32_t r = 0; r <= num_ranks; ++r) {
+        if (how == 1) s->first_chunk[r] = r == 0 ? 0 : r == num_ranks ? CHUNKS : CHUNKS - 1;
+        if (how == 2) s->first_chunk[r] = 2 * r < num_ranks ? 0 : CHUNKS;
+        if (how == 3)
+            s->first_chunk[r] =
+                r == 0 ? 0
+                : r == num_ranks
+                    ? CHUNKS
+                    : s->first_chunk[r - 1] +
+                          (int32_t)test_rng_below(&rng, CHUNKS + 1 - s->first_chunk[r - 1]);
+    }
+    s->first_chunk[0] = 0;
+    s->first_chunk[num_ranks] = CHUNKS;
+}
+
+static const spops_dtype two_dtypes[] = {SPOPS_DTYPE_F32, SPOPS_DTYPE_F16};
+static const int two_orders[] = {SPOPS_COORDS_ORDER_MORTON, SPOPS_COORDS_ORDER_HILBERT};
+
+ParameterizedTestParameters(ranks, operators_have_the_bits_of_one_rank)
+{
+    return every_case(two_dtypes, 2, two_orders, 2);
+}
+
+ParameterizedTest(struct case_param *c, ranks, operators_have_the_bits_of_one_rank)
+{
+    static const int32_t counts[] = {1, 2, 3, 8};
+    scene one = make_scene((spops_dtype)c->dtype, (spops_coords_order)c->op);
+    scene many = make_scene((spops_dtype)c->dtype, (spops_coords_order)c->op);
+
+    if (c->launch != LAUNCH_DEFAULT) return; // ranks have streams of their own
+    forget_results(&one);
+    draw_ranks(&one, 1, 0);
+    if (!test_ranks_run((spops_backend_kind)c->backend, 1, TIMEOUT_MS, run_rank, &one)) return;
+    check_conv(&one);
+    check_norm(&one);
+    for (int n = 0; n < 4; ++n)
+        for (int how = 0; how < 4; ++how) {
+            char what[64];
+            if (counts[n] == 1 && how > 0) continue;
+            snprintf(what, sizeof what, "%d ranks, partition %d", (int)counts[n], how);
+            forget_results(&many);
+            draw_ranks(&many, counts[n], how);
+            test_ranks_run((spops_backend_kind)c->backend, counts[n], TIMEOUT_MS, run_rank, &many);
+            expect_same(&one, &many, what);
+        }
+    free_scene(&one);
+    free_scene(&many);
+}
