@@ -831,3 +831,150 @@ ParameterizedTest(struct case_param *c, ranks, operators_have_the_bits_of_one_ra
     free_scene(&one);
     free_scene(&many);
 }
+
+// ---- What is refused -----------------------------------------------------------------------------
+
+// Each rank has the same rows of a level; what is wrong on rank 1 alone is said on all.
+static void refuse_rank(test_rank *r)
+{
+    static const int32_t rows[3][4] = {{0, 1, 1, 1}, {0, 40, 1, 1}, {0, 80, 1, 1}};
+    static const int32_t bad_stride[3] = {3, 1, 1}, bad_reach[3] = {65, 0, 0};
+    static const int32_t bad_first[3] = {0, 3, 2}, first[3] = {0, 2, 4};
+    part p = {.r = r, .s = r->user, .ctx = r->ctx};
+    spops_partition_options o = spops_partition_options_default();
+    spops_halo_options h = spops_halo_options_default();
+    spops_halo_info info = spops_halo_info_default();
+    spops_coords *all = NULL, *own = NULL, *theirs = NULL;
+    spops_halo *halo = (spops_halo *)&p;
+    const bool is_first = r->rank == 0;
+
+    RANK_OK(r,
+            spops_coords_create(r->ctx, 3, is_first ? 3 : 0, upload_rows(&p, rows, 3), NULL, &all));
+    o.num_chunks = is_first ? 4 : SPOPS_PARTITION_MAX_CHUNKS + 1;
+    test_rank_expect(
+        r, spops_partition_create(r->ctx, r->comm, all, &o, &p.partition),
+        SPOPS_STATUS_INVALID_ARGUMENT,
+        "comm_agree_sync: rank 1: partition_create: options->num_chunks is 4097, expected 1 "
+        "to 4096");
+    RANK_CHECK(r, p.partition == NULL, "there is a partition");
+    o.num_chunks = 4;
+    o.first_chunk = is_first ? first : bad_first;
+    test_rank_expect(
+        r, spops_partition_create(r->ctx, r->comm, all, &o, &p.partition),
+        SPOPS_STATUS_INVALID_ARGUMENT,
+        "comm_agree_sync: rank 1: partition_create: options->first_chunk[2] is 2, expected "
+        "ascending numbers from 0 to 4");
+    o.first_chunk = first;
+    RANK_OK(r, spops_partition_create(r->ctx, r->comm, all, &o, &p.partition));
+    // The rows are in chunks 0, 1 and 2 of four: two of rank 0 and one of rank 1.
+    RANK_OK(r, spops_coords_create(r->ctx, 3, 2, upload_rows(&p, rows, 2), NULL, &own));
+    RANK_OK(r, spops_coords_create(r->ctx, 3, 1, upload_rows(&p, rows + 2, 1), NULL, &theirs));
+    test_rank_expect(
+        r, spops_halo_create(r->ctx, r->comm, p.partition, is_first ? all : theirs, NULL, &halo),
+        SPOPS_STATUS_INVALID_ARGUMENT,
+        "comm_agree_sync: rank 0: halo_create: owned row 2 is of chunk 2 of rank 1, expected "
+        "those of rank 0");
+    RANK_CHECK(r, halo == NULL, "there is a halo");
+    h.stride = bad_stride;
+    test_rank_expect(
+        r, spops_halo_create(r->ctx, r->comm, p.partition, own, &h, &halo),
+        SPOPS_STATUS_INVALID_ARGUMENT,
+        "comm_agree_sync: rank 0: halo_create: stride[0] is 3, expected a power of two up to "
+        "16");
+    h.stride = NULL;
+    h.reach = bad_reach;
+    test_rank_expect(
+        r, spops_halo_create(r->ctx, r->comm, p.partition, own, &h, &halo),
+        SPOPS_STATUS_INVALID_ARGUMENT,
+        "comm_agree_sync: rank 0: halo_create: options->reach[0] is 65, expected 0 to 16, as many "
+        "voxels as a cell has");
+    h.reach = NULL;
+    h.max_cols = 4;
+    RANK_OK(r, spops_halo_create(r->ctx, r->comm, p.partition, is_first ? own : theirs, &h, &halo));
+    RANK_OK(r, spops_halo_get_info(r->ctx, halo, &info));
+    RANK_CHECK(
+        r, info.num_all_rows == 3 && info.num_owned == (is_first ? 2 : 1) && info.num_chunks == 2,
+        "the halo has %d of %d rows", (int)info.num_owned, (int)info.num_all_rows);
+    const int64_t num = info.num_owned + info.num_ghosts;
+    char line[128];
+    snprintf(line, sizeof line, "halo_execute: x has %d rows, expected %d owned and %d ghosts",
+             (int)num + 1, (int)info.num_owned, (int)info.num_ghosts);
+    test_rank_expect(
+        r, spops_halo_execute(r->ctx, halo, spops_matrix_dense(NULL, num + 1, 4, SPOPS_DTYPE_F32)),
+        SPOPS_STATUS_INVALID_ARGUMENT, line);
+    test_rank_expect(
+        r, spops_halo_execute(r->ctx, halo, spops_matrix_dense(NULL, num, 5, SPOPS_DTYPE_F32)),
+        SPOPS_STATUS_INVALID_ARGUMENT, "halo_execute: x has 5 columns, the halo was made for 4");
+    test_rank_expect(r, spops_halo_end(r->ctx, halo), SPOPS_STATUS_INVALID_ARGUMENT,
+                     "halo_end: no exchange of the halo has begun");
+    RANK_OK(r, spops_chunk_sums_create(r->ctx, r->comm, p.partition, 8, &p.sums));
+    test_rank_expect(
+        r,
+        spops_chunk_sums_execute(r->ctx, p.sums, new_rows(&p, 3, 8, SPOPS_DTYPE_F32), keep(&p, 32)),
+        SPOPS_STATUS_INVALID_ARGUMENT,
+        "chunk_sums_execute: partials are 3 rows of f32, expected 2 of f32");
+    test_rank_expect(
+        r,
+        spops_chunk_sums_execute(r->ctx, p.sums, new_rows(&p, 2, 9, SPOPS_DTYPE_F32), keep(&p, 36)),
+        SPOPS_STATUS_INVALID_ARGUMENT,
+        "chunk_sums_execute: partials have 9 columns and row_stride 9, expected at most 8 "
+        "columns, without gaps");
+    spops_chunk_sums_destroy(p.sums);
+    spops_halo_destroy(halo);
+    spops_coords_destroy(all), spops_coords_destroy(own), spops_coords_destroy(theirs);
+    spops_partition_destroy(p.partition);
+    for (int i = 0; i < p.num_blocks; ++i)
+        device_free(r->device.backend, p.blocks[i]);
+}
+
+ParameterizedTestParameters(ranks, wrong_arguments_of_a_rank_are_said_on_all)
+{
+    return every_backend();
+}
+
+ParameterizedTest(struct backend_param *p, ranks, wrong_arguments_of_a_rank_are_said_on_all)
+{
+    scene s = {.dtype = SPOPS_DTYPE_F32};
+    test_ranks_run((spops_backend_kind)p->backend, 2, TIMEOUT_MS, refuse_rank, &s);
+}
+
+// What the norms of parts refuse.
+ParameterizedTestParameters(ranks, norms_of_parts_refuse)
+{
+    return every_backend();
+}
+
+ParameterizedTest(struct backend_param *p, ranks, norms_of_parts_refuse)
+{
+    test_device d;
+    float numbers[64] = {0};
+    int32_t rows[1] = {0};
+    spops_norm_options fixed = spops_norm_options_default();
+    const spops_matrix x = spops_matrix_dense(numbers, 1, 4, SPOPS_DTYPE_F32);
+    const spops_matrix g = spops_matrix_dense(numbers + 40, 1, 4, SPOPS_DTYPE_F32);
+    const spops_matrix odd = spops_matrix_dense(numbers, 1, 3, SPOPS_DTYPE_F32);
+    float *a = numbers + 8, *b = numbers + 16, *c = numbers + 24, *e = numbers + 32;
+
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
+    fixed.fixed_statistics = 1;
+    cr_assert_eq(spops_batchnorm_merge_execute(d.ctx, rows, odd, NULL, a, b, NULL, NULL),
+                 SPOPS_STATUS_INVALID_ARGUMENT);
+    cr_assert_str_eq(spops_last_error(d.ctx),
+                     "batchnorm_merge_execute: statistics have 3 columns, expected an even number");
+    cr_assert_eq(spops_batchnorm_merge_execute(d.ctx, rows, x, NULL, a, b, c, NULL),
+                 SPOPS_STATUS_INVALID_ARGUMENT);
+    cr_assert_eq(spops_batchnorm_sums_execute(d.ctx, g, x, a, b, NULL, NULL, NULL, c, NULL),
+                 SPOPS_STATUS_INVALID_ARGUMENT);
+    cr_assert_str_eq(spops_last_error(d.ctx),
+                     "batchnorm_sums_execute: grad_gamma or grad_beta is NULL, expected both");
+    cr_assert_eq(spops_batchnorm_gradient_execute(d.ctx, g, x, a, b, NULL, NULL, c, e, 0, NULL, g),
+                 SPOPS_STATUS_INVALID_ARGUMENT);
+    cr_assert_str_eq(spops_last_error(d.ctx),
+                     "batchnorm_gradient_execute: total_rows is 0, expected 1 or more");
+    cr_assert_eq(
+        spops_batchnorm_gradient_execute(d.ctx, g, x, a, b, NULL, NULL, c, e, 1, &fixed, g),
+        SPOPS_STATUS_INVALID_ARGUMENT);
+    for (int i = 0; i < 64; ++i)
+        cr_assert(numbers[i] == 0.0f, "something was written");
+    test_close(&d);
+}

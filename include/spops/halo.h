@@ -23,9 +23,9 @@ typedef struct spops_halo_options {
     size_t struct_size;
     const int32_t
         *stride; /* [dims] host: of the level, as spops_partition_get_box has it; NULL: 1 */
-    const int32_t
-        *reach; /* [dims] host: voxels of the level that are read on either side, 0 to 64: of a
-                              3 x 3 x 3 kernel 1, of dilation d d times as much; NULL: 1 */
+    /* [dims] host: voxels of the level that are read on either side: of a 3 x 3 x 3 kernel 1, of dilation d
+       d times as much; 0 to as many as a cell has on this level, 2^cell_log2 / stride. NULL: 1 */
+    const int32_t *reach;
     int64_t max_cols; /* of the widest rows that are refreshed; 0: 256 */
 } spops_halo_options;
 

@@ -16,7 +16,7 @@
 
 SPOPS_EXTERN_C_BEGIN
 
-#define SPOPS_PARTITION_MAX_CHUNKS 4096
+#define SPOPS_PARTITION_MAX_CHUNKS 4096 /* of a partition */
 
 /** Where chunks begin on a curve through space, and which rank owns which. In host memory. */
 typedef struct spops_partition spops_partition;

@@ -11,8 +11,6 @@
 #include "spops/convert.h"
 #include "spops/gather.h"
 
-enum { MAX_REACH = 64 };
-
 struct spops_halo {
     spops_context *ctx;
     spops_comm *comm;
@@ -182,9 +180,10 @@ static spops_status read_options(spops_context *ctx, const char *call,
     for (int32_t a = 0; a < p->cells.dims; ++a) {
         m->shift[a] = p->cell_log2 - log2[a];
         m->reach[a] = o->reach == NULL ? 1 : o->reach[a];
-        SPOPS_REQUIRE(ctx, m->reach[a] >= 0 && m->reach[a] <= MAX_REACH,
-                      "%s: options->reach[%" PRId32 "] is %" PRId32 ", expected 0 to %d", call, a,
-                      m->reach[a], MAX_REACH);
+        SPOPS_REQUIRE(ctx, m->reach[a] >= 0 && m->reach[a] <= (int32_t)1 << m->shift[a],
+                      "%s: options->reach[%" PRId32 "] is %" PRId32 ", expected 0 to %" PRId32
+                      ", as many voxels as a cell has",
+                      call, a, m->reach[a], (int32_t)1 << m->shift[a]);
     }
     return SPOPS_STATUS_OK;
 }

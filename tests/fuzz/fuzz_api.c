@@ -1397,7 +1397,7 @@ static void normalise(world *w)
     float *gg = vector(w, cols), *gb = vector(w, cols);
     if (pick(w, 4) > 0) CALL(w, spops_context_reserve(w->ctx, spops_norm_scratch_bytes(n + 1, 33)));
     (void)spops_norm_scratch_bytes(count_of(w, 3), count_of(w, 3));
-    switch (pick(w, 7)) {
+    switch (pick(w, 10)) {
     case 0: CALL(w, spops_batchnorm_statistics_execute(w->ctx, x, &o, a, b, p, q)); break;
     case 1: CALL(w, spops_batchnorm_execute(w->ctx, x, a, b, p, q, &o, rarely(w) ? x : out)); break;
     case 2:
@@ -1406,6 +1406,16 @@ static void normalise(world *w)
     case 3: CALL(w, spops_layernorm_execute(w->ctx, x, a, b, &o, out)); break;
     case 4: CALL(w, spops_rmsnorm_execute(w->ctx, x, a, &o, out)); break;
     case 5: CALL(w, spops_rmsnorm_execute_backward(w->ctx, g, x, a, &o, out, gg)); break;
+    case 6: CALL(w, spops_batchnorm_sums_execute(w->ctx, g, x, a, b, p, q, &o, gg, gb)); break;
+    case 7:
+        CALL(w, spops_batchnorm_gradient_execute(w->ctx, g, x, a, b, p, q, gg, gb, count_of(w, n),
+                                                 &o, out));
+        break;
+    case 8: {
+        const spops_matrix parts = matrix(w, 1, 2 * cols, rarely(w) ? t : SPOPS_DTYPE_F32);
+        CALL(w, spops_batchnorm_merge_execute(w->ctx, one_int(w, n), parts, &o, a, b, p, q));
+        break;
+    }
     default: CALL(w, spops_layernorm_execute_backward(w->ctx, g, x, a, b, &o, out, gg, gb));
     }
 }
@@ -2317,6 +2327,66 @@ static void use_comm(world *w)
     if (!is_first) spops_comm_group_destroy(group);
 }
 
+// A partition, a halo and sums of one rank.
+static void use_ranks(world *w)
+{
+    spops_partition_options o = spops_partition_options_default();
+    spops_halo_options h = spops_halo_options_default();
+    spops_halo_info info = spops_halo_info_default();
+    spops_partition_info cut = spops_partition_info_default();
+    spops_comm_group *group = NULL;
+    spops_comm *comm = NULL;
+    spops_partition *partition = NULL;
+    spops_halo *halo = NULL;
+    spops_chunk_sums *sums = NULL;
+    spops_coords_box box;
+    const spops_coords *coords = any_coords(w);
+    int32_t strides[4], reach[4], rows[5 * 4], chunks[4], first[2] = {0, 3};
+
+    o.num_chunks = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 5);
+    o.cell_log2 = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 5);
+    o.order = (spops_coords_order)(rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 4));
+    if (rarely(w)) o.first_chunk = first;
+    spoil_size(w, &o.struct_size);
+    for (int i = 0; i < 4; ++i) {
+        strides[i] = rarely(w) ? hostile_i32(w) : 1 << pick(w, 3);
+        reach[i] = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 3);
+    }
+    for (int i = 0; i < 20; ++i)
+        rows[i] = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 9) - 4;
+    if (spops_comm_group_create(1, &group) != SPOPS_STATUS_OK) return;
+    (void)CALL(w, spops_comm_create_threads(w->ctx, group, 0, NULL, &comm));
+    (void)CALL(w, spops_partition_create(w->ctx, rarely(w) ? NULL : comm, coords, &o, &partition));
+    if (partition != NULL || rarely(w)) {
+        (void)CALL(w, spops_partition_get_info(w->ctx, partition, &cut));
+        (void)CALL(w, spops_partition_get_box(w->ctx, partition, strides, &box));
+        (void)CALL(
+            w, spops_partition_find_chunks(w->ctx, partition, strides, pick(w, 5), rows, chunks));
+        h.stride = pick(w, 2) ? strides : NULL;
+        h.reach = pick(w, 2) ? reach : NULL;
+        h.max_cols = count_of(w, pick(w, 9));
+        (void)CALL(w, spops_halo_create(w->ctx, comm, partition, coords, &h, &halo));
+        (void)CALL(
+            w, spops_chunk_sums_create(w->ctx, comm, partition, count_of(w, pick(w, 9)), &sums));
+    }
+    if (halo != NULL && CALL(w, spops_halo_get_info(w->ctx, halo, &info))) {
+        const spops_matrix x = matrix(w, info.num_owned, cols_of(w), any_dtype(w));
+        (void)CALL(w, spops_halo_execute(w->ctx, halo, x));
+        (void)CALL(w, spops_halo_begin(w->ctx, halo, x));
+        (void)CALL(w, spops_halo_end(w->ctx, halo));
+    }
+    if (sums != NULL) {
+        const int64_t n = pick(w, 9);
+        const spops_matrix partials = matrix(w, cut.num_chunks, n, SPOPS_DTYPE_F32);
+        (void)CALL(w, spops_chunk_sums_execute(w->ctx, sums, partials, vector(w, n)));
+    }
+    spops_chunk_sums_destroy(sums);
+    spops_halo_destroy(halo);
+    spops_partition_destroy(partition);
+    spops_comm_destroy(comm);
+    spops_comm_group_destroy(group);
+}
+
 // ---- The table ----------------------------------------------------------------------------------
 
 static void (*const calls[])(world *w) = {
@@ -2329,7 +2399,7 @@ static void (*const calls[])(world *w) = {
     make_nearest,       make_pointconv,   convolve_points, make_point_level, make_interpolation,
     make_point_pyramid, make_patches,     attend,          make_buckets,     pool_buckets,
     multiply_rows,      convert_rows,     call_operator,   call_operator,    normalise_samples,
-    activate,           load_model,       use_comm,
+    activate,           load_model,       use_comm,        use_ranks,
 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
