@@ -51,12 +51,19 @@ static int create_event(device *d)
 
 int device_open(device *d, spops_backend_kind backend)
 {
+    return device_open_on(d, backend, 0);
+}
+
+int device_open_on(device *d, spops_backend_kind backend, int ordinal)
+{
     spops_context_options options = spops_context_options_default();
 
     memset(d, 0, sizeof *d);
     options.backend = backend;
 #ifdef EXAMPLE_WITH_CUDA
     if (backend != SPOPS_BACKEND_CPU) {
+        if (ordinal > 0 && CHECK(cudaSetDevice(ordinal))) return 1;
+        options.device = ordinal;
         cudaStream_t stream = NULL; /* of its own: the legacy stream cannot be captured */
         if (cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking) == cudaSuccess) {
             d->stream = options.stream = stream;
@@ -67,6 +74,7 @@ int device_open(device *d, spops_backend_kind backend)
     }
 #else
     if (backend == SPOPS_BACKEND_AUTO) options.backend = SPOPS_BACKEND_CPU;
+    (void)ordinal;
 #endif
     if (spops_context_create(&options, &d->ctx) != SPOPS_STATUS_OK) {
         fprintf(stderr, "%s\n", spops_last_error(NULL));

@@ -18,6 +18,8 @@ typedef struct device {
 } device;
 
 int device_open(device *d, spops_backend_kind backend);
+/* On a GPU of this number, which becomes the thread's own. */
+int device_open_on(device *d, spops_backend_kind backend, int ordinal);
 void device_close(device *d);
 
 /* Another stream beside that of d, with a context of its own; on the CPU d's own context. */
