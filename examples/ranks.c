@@ -4,8 +4,9 @@
  * options small clouds are trained on for two steps by 1, 2, 3 and 8 ranks, in several partitions, and
  * outputs, gradients, parameters and running statistics are compared bit for bit with those of one rank.
  *
- *     ranks [--backend cpu|cuda] [--dtype f32|f16] [--width 0.125] [--levels 3] [--voxels 3000]
+ *     ranks [--backend cpu|cuda] [--dtype f32|f16] [--width 0.125] [--levels 3] [--voxels 3000] [--ranks 2]
  *     ranks --time RANKS [...]    times of a step by RANKS ranks, and of what it exchanges
+ *     --nccl 1                    each rank has a GPU; else ranks share one, and rows are copied
  */
 #define _POSIX_C_SOURCE 200112L
 #include "ranks/network.h"
@@ -25,7 +26,7 @@ typedef struct options {
     spops_backend_kind backend;
     spops_dtype dtype;
     double width;
-    int levels, time_ranks, launches, nccl;
+    int levels, ranks, time_ranks, launches, nccl;
     int64_t voxels;
 } options;
 
@@ -74,7 +75,7 @@ typedef struct job {
     uint8_t id[SPOPS_COMM_NCCL_ID_BYTES];
     rank *all;
     results r;
-    double step_ms, halo_ms, forward_ms;
+    double step_ms, halo_ms, forward_ms, sums_ms, used_gb;
     int64_t rows[MAX_RANKS], ghosts[MAX_RANKS], bytes[MAX_RANKS], chunk_bytes;
 } job;
 
@@ -224,13 +225,15 @@ static int run_network(const rank *r, const device *d, spops_comm *comm, ranks_n
         if (r->number == 0) j->chunk_bytes = n->num_weights * (int64_t)sizeof(float);
     }
     if (!failed && j->o->time_ranks > 0) {
-        double step_ms, halo_ms, forward_ms;
+        double step_ms, halo_ms, forward_ms, sums_ms;
         failed = time_call(r, n, step, &step_ms) || time_call(r, n, ranks_forward, &forward_ms) ||
-                 time_call(r, n, ranks_halos, &halo_ms);
+                 time_call(r, n, ranks_halos, &halo_ms) || time_call(r, n, ranks_sums, &sums_ms);
         if (r->number == 0) {
             j->step_ms = step_ms;
             j->halo_ms = halo_ms;
             j->forward_ms = forward_ms;
+            j->sums_ms = sums_ms;
+            j->used_gb = 1e-9 * (double)device_used_bytes(d);
         }
     } else if (!failed) {
         for (int i = 0; i < j->steps; ++i)
@@ -388,6 +391,7 @@ static int check(const options *o, const cloud *c)
             job many = {.o = o, .cloud = c, .steps = STEPS};
             int bad;
             deal(&many, counts[i], how);
+            if (o->ranks > 0 && o->ranks != counts[i]) continue;
             if (run_job(&many)) return 1;
             bad = differ(one.r.output, many.r.output, c->n * RANKS_OUTPUTS, "output") |
                   differ(one.r.gradients, many.r.gradients, one.r.num_parameters, "gradients") |
@@ -407,11 +411,13 @@ static int measure(const options *o, const cloud *c)
     job j = {.o = o, .cloud = c};
     deal(&j, o->time_ranks, 0);
     if (run_job(&j)) return 1;
-    printf("%d ranks, %lld voxels: step %.1f ms, forward %.1f ms, its halos alone %.2f ms\n",
-           j.ranks, (long long)c->n, j.step_ms, j.forward_ms, j.halo_ms);
+    printf("%d ranks, %lld voxels: step %.1f ms, forward %.1f ms; alone: halos %.2f ms, sums of "
+           "weights %.2f ms; %.1f GB used\n",
+           j.ranks, (long long)c->n, j.step_ms, j.forward_ms, j.halo_ms, j.sums_ms, j.used_gb);
     for (int r = 0; r < j.ranks; ++r)
-        printf("  rank %d: %lld rows, %lld ghosts at the finest level, %.1f MB of halos a step; "
-               "gradients of weights %.1f MB\n",
+        printf("  rank %d: %lld rows, %lld ghosts at the finest level, sends %.1f MB of ghosts a "
+               "step; "
+               "weights %.1f MB\n",
                r, (long long)j.rows[r], (long long)j.ghosts[r], 1e-6 * (double)j.bytes[r],
                1e-6 * (double)j.chunk_bytes);
     free_results(&j.r);
@@ -441,6 +447,8 @@ int main(int argc, char **argv)
             o.voxels = (int64_t)atof(value);
         else if (strcmp(argv[i], "--time") == 0)
             o.time_ranks = atoi(value);
+        else if (strcmp(argv[i], "--ranks") == 0)
+            o.ranks = atoi(value);
         else if (strcmp(argv[i], "--launches") == 0)
             o.launches = atoi(value);
         else if (strcmp(argv[i], "--nccl") == 0)

@@ -338,6 +338,14 @@ static spops_status run_back(ranks_network *n, const ranks_layer *l)
     return input_backward(n, l, sum);
 }
 
+spops_status ranks_sums(ranks_network *n)
+{
+    return spops_chunk_sums_execute(
+        n->d->ctx, n->sums,
+        spops_matrix_dense(n->partials, n->num_chunks, n->num_weights, SPOPS_DTYPE_F32),
+        n->gradients);
+}
+
 spops_status ranks_backward(ranks_network *n)
 {
     const ranks_view output = all_of(n, n->output);
@@ -351,10 +359,7 @@ spops_status ranks_backward(ranks_network *n)
                            grads_of(n, output, 0)));
     for (int i = n->num_layers - 1; i >= 0; --i)
         PASS(run_back(n, &n->layers[i]));
-    return spops_chunk_sums_execute(
-        n->d->ctx, n->sums,
-        spops_matrix_dense(n->partials, n->num_chunks, n->num_weights, SPOPS_DTYPE_F32),
-        n->gradients);
+    return ranks_sums(n);
 }
 
 spops_status ranks_update(ranks_network *n, float rate)

@@ -87,8 +87,9 @@ spops_status ranks_forward(ranks_network *n);
 spops_status ranks_backward(ranks_network *n);
 spops_status ranks_update(ranks_network *n, float rate);
 
-/* The exchanges of ghosts of a step, alone. */
+/* The exchanges of ghosts of a step, and the sum of the gradients of weights, alone. */
 spops_status ranks_halos(ranks_network *n);
+spops_status ranks_sums(ranks_network *n);
 
 /* A number from -1 to 1 that follows from a row and a column: a feature, the target, another. */
 enum { RANKS_FEATURE = 1, RANKS_TARGET = 2, RANKS_WEIGHT = 3, RANKS_CLOUD = 4 };
