@@ -130,6 +130,9 @@ using sparseconv = handle<spops_sparseconv, spops_sparseconv_destroy>;
 using model = handle<spops_model, spops_model_destroy>;
 using comm = handle<spops_comm, spops_comm_destroy>;
 using comm_group = handle<spops_comm_group, spops_comm_group_destroy>;
+using partition = handle<spops_partition, spops_partition_destroy>;
+using halo = handle<spops_halo, spops_halo_destroy>;
+using chunk_sums = handle<spops_chunk_sums, spops_chunk_sums_destroy>;
 using voxels = handle<spops_voxels, spops_voxels_destroy>;
 using devoxels = handle<spops_devoxels, spops_devoxels_destroy>;
 /// @}

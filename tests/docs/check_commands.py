@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 
-OURS = r"(spops|spops_bench|minkunet|centerpoint|spconv_benchmark|decoder|dit_block|segment_train|memory_of_network|scripts/[\w-]+|tests/[\w/.]+\.sh|python3 bench/\w+\.py)"
+OURS = r"(spops|spops_bench|minkunet|centerpoint|spconv_benchmark|decoder|dit_block|segment_train|memory_of_network|ranks|scripts/[\w-]+|tests/[\w/.]+\.sh|python3 bench/\w+\.py)"
 root, spops, work = (os.path.abspath(path) for path in sys.argv[1:])
 sys.path.insert(0, os.path.join(root, "docs/site"))
 import pages  # noqa: E402
@@ -166,7 +166,7 @@ RULES = [
     (r"scripts/", try_script),
     (r"python3 ", try_python),
     (r"tests/", try_script),
-    (r"minkunet|centerpoint|spconv_benchmark|decoder|dit_block|segment_train|memory_of_network", example_is_there),
+    (r"minkunet|centerpoint|spconv_benchmark|decoder|dit_block|segment_train|memory_of_network|ranks", example_is_there),
     (r"cmake -B \S+ -DSPOPS_CUDA=ON", try_configure),
     (r"build-bench/tools/spops bench", lambda c: try_bench(c.removeprefix("build-bench/tools/"))),
     (r"pip install \./python$|python -m spops\.demo$|python -m spops\.tiles |python python/bench/|python train_segment\w*\.py ", lambda c: None),  # scripts/wheel, scripts/test python
