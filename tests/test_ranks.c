@@ -319,6 +319,11 @@ static int64_t take_owned(part *p, const int32_t (*rows)[4], int64_t n, int32_t 
     return kept;
 }
 
+static int64_t cost_of(const scene *s, const int32_t *row)
+{
+    return s->order == SPOPS_COORDS_ORDER_MORTON ? 1 + (row[1] > 0) * 5 : 1;
+}
+
 // The partition of rows that the rank happens to have, and the rows that it gets.
 static void make_part(part *p)
 {
@@ -336,7 +341,24 @@ static void make_part(part *p)
     options.cell_log2 = 2;
     options.order = s->order;
     options.first_chunk = s->has_first ? s->first_chunk : NULL;
+    // Rows cost more where x is large, in one of the orders.
+    int64_t *weights = malloc((size_t)n * sizeof *weights + 1), total = 0, largest = 0;
+    for (int64_t i = 0; i < n; ++i)
+        weights[i] = cost_of(s, rows[i]);
+    for (int64_t i = 0; i < s->fine.n; ++i)
+        total += cost_of(s, s->fine.at[i]);
+    int64_t *costs = keep(p, (size_t)n * sizeof *costs);
+    if (n > 0) (void)device_upload(p->r->device.backend, costs, weights, (size_t)n * sizeof *costs);
+    free(weights);
+    if (s->order == SPOPS_COORDS_ORDER_MORTON) options.weights = costs;
     PART_OK(spops_partition_create(p->ctx, p->r->comm, given, &options, &p->partition));
+    spops_partition_info info = spops_partition_info_default();
+    PART_OK(spops_partition_get_info(p->ctx, p->partition, &info));
+    for (int c = 0; c < CHUNKS; ++c) {
+        total -= info.chunk_weights[c];
+        if (info.chunk_weights[c] > largest) largest = info.chunk_weights[c];
+    }
+    RANK_CHECK(p->r, total == 0 && largest > 0, "chunks have all but %d of the weight", (int)total);
     spops_coords_destroy(given);
     n = take_owned(p, s->fine.at, s->fine.n, 1, rows);
     make_level(p, rows, n, 1, &p->fine);
@@ -830,6 +852,86 @@ ParameterizedTest(struct case_param *c, ranks, operators_have_the_bits_of_one_ra
         }
     free_scene(&one);
     free_scene(&many);
+}
+
+// ---- Partitions alone ----------------------------------------------------------------------------
+
+// Sets in the partition's box and order have their rows by chunk, at every level and with 1 to 4 axes; no
+// chunk has more than its share and a cell.
+static void check_order(test_device *d, int32_t dims, spops_coords_order order)
+{
+    enum { ROWS = 700 };
+    const int32_t columns = 1 + dims;
+    int32_t rows[ROWS * 5], chunks[ROWS];
+    test_rng rng = test_rng_make(90 + (uint64_t)dims);
+    spops_partition_options o = spops_partition_options_default();
+    spops_partition_info info = spops_partition_info_default();
+    spops_coords_options options = spops_coords_options_default();
+    spops_partition *partition = NULL;
+    spops_coords *set = NULL;
+    int32_t *at;
+
+    for (int i = 0; i < ROWS * columns; ++i)
+        rows[i] = (int32_t)(i % columns == 0 ? test_rng_below(&rng, 2)
+                                             : test_rng_below(&rng, dims == 1 ? 900 : 70) - 23);
+    at = test_upload_i32(d, rows, ROWS * columns);
+    options.duplicates = SPOPS_COORDS_DUPLICATES_MERGE;
+    test_expect_ok(d->ctx, spops_coords_create(d->ctx, dims, ROWS, at, &options, &set), "set");
+    o.cell_log2 = 3;
+    o.order = order;
+    test_expect_ok(d->ctx, spops_partition_create(d->ctx, NULL, set, &o, &partition), "partition");
+    test_expect_ok(d->ctx, spops_partition_get_info(d->ctx, partition, &info), "info");
+    spops_coords_destroy(set);
+    cr_assert(info.num_chunks == 16 && info.num_ranks == 1 && info.first_chunk[1] == 16);
+    for (int32_t log2 = 0; log2 <= 3; ++log2) {
+        const int32_t strides[4] = {1 << log2, 1 << log2, 1 << log2, 1 << log2};
+        spops_coords_view view = spops_coords_view_default();
+        spops_coords_box box;
+        int64_t n = 0;
+        int32_t found[ROWS * 5];
+
+        for (int i = 0; i < ROWS * columns; ++i)
+            found[i] =
+                i % columns == 0 ? rows[i] : (rows[i] + 1024) / strides[0] - 1024 / strides[0];
+        test_free(d, at);
+        at = test_upload_i32(d, found, ROWS * columns);
+        test_expect_ok(d->ctx, spops_partition_get_box(d->ctx, partition, strides, &box), "box");
+        options.box = &box;
+        options.order = order;
+        test_expect_ok(d->ctx, spops_coords_create(d->ctx, dims, ROWS, at, &options, &set),
+                       "level");
+        test_expect_ok(d->ctx, spops_coords_get_num_rows_sync(d->ctx, set, &n), "rows");
+        test_expect_ok(d->ctx, spops_coords_get_view(d->ctx, set, &view), "view");
+        test_download_i32(d, found, view.rows, n * columns);
+        test_expect_ok(d->ctx,
+                       spops_partition_find_chunks(d->ctx, partition, strides, n, found, chunks),
+                       "chunks");
+        for (int64_t i = 0; i < n; ++i)
+            cr_assert(chunks[i] >= 0 && (i == 0 || chunks[i] >= chunks[i - 1]),
+                      "%d axes, stride %d: row %d is of chunk %d", (int)dims, (int)strides[0],
+                      (int)i, (int)chunks[i]);
+        cr_assert(chunks[0] == 0 && chunks[n - 1] > 8);
+        spops_coords_destroy(set);
+    }
+    test_free(d, at);
+    spops_partition_destroy(partition);
+}
+
+ParameterizedTestParameters(ranks, sets_in_the_order_of_a_partition_have_rows_by_chunk)
+{
+    return every_backend();
+}
+
+ParameterizedTest(struct backend_param *p, ranks,
+                  sets_in_the_order_of_a_partition_have_rows_by_chunk)
+{
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
+    for (int32_t dims = 1; dims <= 4; ++dims) {
+        check_order(&d, dims, SPOPS_COORDS_ORDER_MORTON);
+        check_order(&d, dims, SPOPS_COORDS_ORDER_HILBERT);
+    }
+    test_close(&d);
 }
 
 // ---- What is refused -----------------------------------------------------------------------------
