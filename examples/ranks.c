@@ -212,7 +212,7 @@ static int time_call(const rank *r, ranks_network *n, spops_status (*call)(ranks
 
     *least_ms = 0;
     for (int i = 0; i < r->j->o->launches + 1 && !failed; ++i) {
-        SAY(n->d, spops_context_wait_sync(n->d->ctx));
+        SAY(n->d, spops_comm_wait_sync(n->d->ctx, n->comm));
         if (i == 1) {
             g = r->j->o->graph ? graph_capture(n->d, run_part, &p, 1)
                                : graph_plain(n->d, run_part, &p);
@@ -223,7 +223,7 @@ static int time_call(const rank *r, ranks_network *n, spops_status (*call)(ranks
         const double begin = now_ms();
         if (i == 0) SAY(n->d, call(n));
         failed = failed || (i > 0 && graph_launch(g));
-        SAY(n->d, spops_context_wait_sync(n->d->ctx));
+        SAY(n->d, spops_comm_wait_sync(n->d->ctx, n->comm));
         SAY(n->d, spops_comm_barrier_sync(n->d->ctx, n->comm));
         const double ms = now_ms() - begin;
         if (i > 0 && (*least_ms <= 0 || ms < *least_ms)) *least_ms = ms;
