@@ -70,6 +70,26 @@ bool device_has_cuda(void)
     return device_cuda_exists();
 }
 
+int32_t device_count(void)
+{
+    return device_cuda_count();
+}
+
+static _Thread_local int32_t used_device;
+
+bool device_use(int32_t device)
+{
+    if (device == used_device) return true;
+    if (!device_cuda_use(device)) return false;
+    used_device = device;
+    return true;
+}
+
+int32_t device_used(void)
+{
+    return used_device;
+}
+
 bool device_alloc(spops_backend_kind backend, size_t bytes, void **ptr)
 {
     bool known;

@@ -21,6 +21,11 @@ extern "C" {
 bool device_has_cuda(void);
 const char *device_error(void);
 
+// How many CUDA devices there are, and which one the calling thread works on: 0 until it uses another.
+int32_t device_count(void);
+bool device_use(int32_t device);
+int32_t device_used(void);
+
 // Memory where `backend` runs, aligned to 256 bytes, filled with 0xff; copies wait. NULL for 0
 // bytes.
 bool device_alloc(spops_backend_kind backend, size_t bytes, void **ptr);

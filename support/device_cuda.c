@@ -50,6 +50,17 @@ bool device_cuda_exists(void)
     return report(probe_error, "opening the CUDA device");
 }
 
+int32_t device_cuda_count(void)
+{
+    int count = 0;
+    return device_cuda_exists() && TRY(cudaGetDeviceCount(&count)) ? count : 0;
+}
+
+bool device_cuda_use(int32_t device)
+{
+    return TRY(cudaSetDevice(device));
+}
+
 bool device_cuda_alloc(size_t bytes, void **ptr)
 {
     *ptr = NULL;

@@ -11,6 +11,8 @@ extern "C" {
 #endif
 
 bool device_cuda_exists(void);
+int32_t device_cuda_count(void);
+bool device_cuda_use(int32_t device);
 bool device_cuda_alloc(size_t bytes, void **ptr);
 void device_cuda_free(void *ptr);
 bool device_cuda_upload(void *dst, const void *src, size_t bytes);

@@ -12,6 +12,17 @@ bool device_cuda_exists(void)
     return refuse();
 }
 
+int32_t device_cuda_count(void)
+{
+    return 0;
+}
+
+bool device_cuda_use(int32_t device)
+{
+    (void)device;
+    return refuse();
+}
+
 bool device_cuda_alloc(size_t bytes, void **ptr)
 {
     (void)bytes;

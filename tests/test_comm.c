@@ -73,9 +73,8 @@ static exchange_rows draw_rows(const exchange_case *c, int32_t rank)
     return x;
 }
 
-static void exchange_rank(test_rank *r)
+static void exchange_once(test_rank *r, const exchange_case *c)
 {
-    const exchange_case *c = r->user;
     const exchange_rows x = draw_rows(c, r->rank);
     const spops_comm_layout layout = {x.send_counts, x.send_offsets, x.recv_counts, x.recv_offsets};
     const int64_t row = c->cols * (int64_t)spops_dtype_bytes(c->dtype);
@@ -117,25 +116,30 @@ static void exchange_rank(test_rank *r)
     free(host), free(back), free(expected);
 }
 
-ParameterizedTestParameters(comm, exchange_brings_every_row)
-{
-    return every_backend();
-}
-
-ParameterizedTest(struct backend_param *p, comm, exchange_brings_every_row)
+static void exchange_rank(test_rank *r)
 {
     static const spops_dtype dtypes[] = {SPOPS_DTYPE_F32, SPOPS_DTYPE_BF16, SPOPS_DTYPE_I8,
                                          SPOPS_DTYPE_I64};
+    for (int32_t skew = 0; skew < 3; ++skew)
+        for (int k = 0; k < 4; ++k) {
+            const exchange_case c = {
+                r->num_ranks, skew,
+                1 + 6 * k,    dtypes[k],
+                k % 2 == 1,   100 * (uint64_t)r->num_ranks + 10 * (uint64_t)skew + (uint64_t)k};
+            exchange_once(r, &c);
+            if (r->failure[0] != '\0') return;
+        }
+}
+
+ParameterizedTestParameters(comm, exchange_brings_every_row)
+{
+    return every_ranks();
+}
+
+ParameterizedTest(struct case_param *p, comm, exchange_brings_every_row)
+{
     for (size_t n = 0; n < sizeof rank_counts / sizeof *rank_counts; ++n)
-        for (int32_t skew = 0; skew < 3; ++skew)
-            for (int k = 0; k < 4; ++k) {
-                exchange_case c = {rank_counts[n], skew,
-                                   1 + 6 * k,      dtypes[k],
-                                   k % 2 == 1,     100 * n + 10 * (uint64_t)skew + (uint64_t)k};
-                if (!test_ranks_run((spops_backend_kind)p->backend, c.num_ranks, LONG_MS,
-                                    exchange_rank, &c))
-                    return;
-            }
+        (void)test_ranks_run_as((test_ranks)p->op, rank_counts[n], LONG_MS, exchange_rank, NULL);
 }
 
 // Many after another, without a pause: the place of a rank is not written while others read it.
@@ -166,6 +170,233 @@ Test(comm, exchanges_follow_each_other)
         (void)test_ranks_run(SPOPS_BACKEND_CPU, rank_counts[n], LONG_MS, many_exchanges, NULL);
 }
 
+// ---- Broadcast and sum --------------------------------------------------------------------------
+
+static void broadcast_rank(test_rank *r)
+{
+    const spops_backend_kind b = r->device.backend;
+    enum { ROWS = 37, COLS = 5 };
+    float host[ROWS * COLS], back[ROWS * COLS];
+    void *rows = NULL;
+
+    RANK_CHECK(r, device_alloc(b, sizeof host, &rows), "memory");
+    for (int32_t root = 0; root < r->num_ranks; ++root) {
+        for (int i = 0; i < ROWS * COLS; ++i)
+            host[i] = (float)(r->rank * 1000 + root * 500 + i);
+        RANK_CHECK(r, device_upload(b, rows, host, sizeof host), "%s", device_error());
+        RANK_OK(
+            r, spops_comm_broadcast_execute(r->ctx, r->comm, root,
+                                            spops_matrix_dense(rows, ROWS, COLS, SPOPS_DTYPE_F32)));
+        RANK_OK(r, spops_comm_wait_sync(r->ctx, r->comm));
+        RANK_CHECK(r, device_download(b, back, rows, sizeof back), "%s", device_error());
+        for (int i = 0; i < ROWS * COLS; ++i)
+            RANK_CHECK(r, back[i] == (float)(root * 1500 + i), "root %d: element %d is %g",
+                       (int)root, i, (double)back[i]);
+    }
+    device_free(b, rows);
+}
+
+ParameterizedTestParameters(comm, broadcasts_rows)
+{
+    return every_ranks();
+}
+
+ParameterizedTest(struct case_param *p, comm, broadcasts_rows)
+{
+    for (size_t n = 0; n < sizeof rank_counts / sizeof *rank_counts; ++n)
+        (void)test_ranks_run_as((test_ranks)p->op, rank_counts[n], LONG_MS, broadcast_rank, NULL);
+}
+
+// num_parts parts of cols columns, dealt to the ranks evenly, or all but one to the last.
+typedef struct sum_case {
+    int64_t num_parts, cols;
+    spops_dtype dtype;
+    bool skewed;
+    unsigned char *first; // what the first run gave: all others must have the same bits
+} sum_case;
+
+// Numbers of all sizes, so that another order has other bits.
+static double part_element(int64_t part, int64_t c)
+{
+    test_rng rng = test_rng_make(7000 + (uint64_t)part * 100003 + (uint64_t)c);
+    const double v = test_rng_unit(&rng) - 0.5;
+    return v * (double)((int64_t)1 << test_rng_below(&rng, 20));
+}
+
+static void put(spops_dtype dtype, void *array, int64_t i, double v)
+{
+    if (dtype == SPOPS_DTYPE_F64)
+        ((double *)array)[i] = v;
+    else
+        ((float *)array)[i] = (float)v;
+}
+
+static void sum_once(test_rank *r, const sum_case *s)
+{
+    const spops_backend_kind b = r->device.backend;
+    const size_t element = spops_dtype_bytes(s->dtype), bytes = (size_t)s->cols * element;
+    const int64_t padded = s->cols + 3;
+    int64_t offsets[MAX_RANKS + 1] = {0};
+    void *parts = NULL, *out = NULL;
+
+    for (int32_t i = 0; i < r->num_ranks; ++i)
+        offsets[i + 1] = s->skewed && i + 1 < r->num_ranks ? (s->num_parts > 0)
+                                                           : s->num_parts * (i + 1) / r->num_ranks;
+    const int64_t first = offsets[r->rank], own = offsets[r->rank + 1] - first;
+    unsigned char *host = calloc((size_t)(own * padded) + 1, element), *back = malloc(bytes);
+    for (int64_t p = 0; p < own; ++p)
+        for (int64_t c = 0; c < s->cols; ++c)
+            put(s->dtype, host, p * padded + c, part_element(first + p, c));
+    RANK_CHECK(r,
+               device_alloc(b, (size_t)(own * padded) * element, &parts) &&
+                   device_alloc(b, bytes, &out),
+               "memory");
+    RANK_CHECK(r,
+               device_upload(b, parts, host, (size_t)(own * padded) * element) &&
+                   device_fill(b, out, 0x77, bytes),
+               "%s", device_error());
+    spops_matrix m = spops_matrix_dense(parts, own, s->cols, s->dtype);
+    m.row_stride = padded;
+    RANK_OK(r, spops_context_reserve(
+                   r->ctx, spops_comm_sum_scratch_bytes(r->comm, s->num_parts, s->cols, s->dtype)));
+    const int64_t requests = r->device.memory.requests;
+    RANK_OK(r, spops_comm_sum_execute(r->ctx, r->comm, offsets, m,
+                                      spops_matrix_dense(out, 1, s->cols, s->dtype)));
+    RANK_CHECK(r, r->device.memory.requests == requests, "the sum asked for memory");
+    RANK_OK(r, spops_comm_wait_sync(r->ctx, r->comm));
+    RANK_CHECK(r, device_download(b, back, out, bytes), "%s", device_error());
+    RANK_CHECK(r, memcmp(back, s->first, bytes) == 0, "%d parts of %d columns: other bits",
+               (int)s->num_parts, (int)s->cols);
+    device_free(b, parts), device_free(b, out);
+    free(host), free(back);
+}
+
+// The order of the contract, written down.
+static unsigned char *sum_in_order(const sum_case *s)
+{
+    unsigned char *sums = calloc((size_t)s->cols + 1, spops_dtype_bytes(s->dtype));
+    for (int64_t c = 0; c < s->cols; ++c) {
+        volatile float f = 0.0f;
+        volatile double d = 0.0;
+        for (int64_t p = 0; p < s->num_parts; ++p) {
+            f = p == 0 ? (float)part_element(p, c) : f + (float)part_element(p, c);
+            d = p == 0 ? part_element(p, c) : d + part_element(p, c);
+        }
+        put(s->dtype, sums, c, s->dtype == SPOPS_DTYPE_F64 ? d : f);
+    }
+    return sums;
+}
+
+static void sum_rank(test_rank *r)
+{
+    static const int64_t parts[] = {8, 0, 1, 3, 29}, cols[] = {1, 64, 200, 515, 4099};
+    for (int k = 0; k < 5; ++k)
+        for (int j = 0; j < 5; ++j) {
+            sum_case s = {parts[k], cols[j], SPOPS_DTYPE_F32, (k + j) % 2 == 1, NULL};
+            if (r->kind == RANKS_CPU && j % 2 == 1) s.dtype = SPOPS_DTYPE_F64;
+            s.first = sum_in_order(&s);
+            sum_once(r, &s);
+            free(s.first);
+            if (r->failure[0] != '\0') return;
+        }
+}
+
+ParameterizedTestParameters(comm, sums_have_the_bits_of_one_rank)
+{
+    return every_ranks();
+}
+
+ParameterizedTest(struct case_param *p, comm, sums_have_the_bits_of_one_rank)
+{
+    for (size_t n = 0; n < sizeof rank_counts / sizeof *rank_counts; ++n)
+        (void)test_ranks_run_as((test_ranks)p->op, rank_counts[n], LONG_MS, sum_rank, NULL);
+}
+
+// ---- Graphs -------------------------------------------------------------------------------------
+
+// Each rank sends each one row. With NCCL the exchange, in one call and in two, is captured once and
+// replayed with other rows; ranks that are threads refuse.
+typedef struct graph_rows {
+    int64_t counts[MAX_RANKS], offsets[MAX_RANKS];
+    int32_t host[MAX_RANKS * 4];
+    void *send, *recv, *beside; // [num_ranks, 4] each
+} graph_rows;
+
+static spops_status enqueue_exchanges(test_rank *r, const graph_rows *g)
+{
+    const spops_comm_layout l = {g->counts, g->offsets, g->counts, g->offsets};
+    const spops_matrix s = spops_matrix_dense(g->send, r->num_ranks, 4, SPOPS_DTYPE_I32),
+                       t = spops_matrix_dense(g->recv, r->num_ranks, 4, SPOPS_DTYPE_I32),
+                       u = spops_matrix_dense(g->beside, r->num_ranks, 4, SPOPS_DTYPE_I32);
+    spops_status status = spops_comm_exchange_execute(r->ctx, r->comm, &l, s, t);
+    if (status == SPOPS_STATUS_OK) status = spops_comm_exchange_begin(r->ctx, r->comm, &l, s, u);
+    if (status == SPOPS_STATUS_OK) status = spops_comm_exchange_end(r->ctx, r->comm);
+    return status;
+}
+
+static void check_row(test_rank *r, const graph_rows *g, const void *from, int32_t version)
+{
+    int32_t back[MAX_RANKS * 4];
+    const size_t bytes = (size_t)r->num_ranks * 4 * sizeof *g->host;
+    RANK_CHECK(r, device_download(r->device.backend, back, from, bytes), "%s", device_error());
+    for (int32_t i = 0; i < r->num_ranks * 4; ++i)
+        RANK_CHECK(r, back[i] == 10000 * version + 100 * (i / 4) + 4 * r->rank + i % 4,
+                   "version %d, element %d: %d", (int)version, (int)i, (int)back[i]);
+}
+
+static void graph_rank(test_rank *r)
+{
+    const spops_backend_kind b = r->device.backend;
+    const size_t bytes = (size_t)r->num_ranks * 4 * sizeof(int32_t);
+    device_graph *graph = NULL;
+    graph_rows g = {.send = NULL};
+
+    for (int32_t i = 0; i < r->num_ranks; ++i)
+        g.counts[i] = 1, g.offsets[i] = i;
+    RANK_CHECK(r,
+               device_alloc(b, bytes, &g.send) && device_alloc(b, bytes, &g.recv) &&
+                   device_alloc(b, bytes, &g.beside),
+               "memory");
+    RANK_CHECK(r, device_capture_begin(r->device.stream), "%s", device_error());
+    const spops_status status = enqueue_exchanges(r, &g);
+    const bool ended = device_capture_end(r->device.stream, &graph);
+    RANK_CHECK(r, ended, "%s", device_error());
+    if (r->kind == RANKS_CUDA) {
+        RANK_CHECK(r, status == SPOPS_STATUS_NOT_SUPPORTED, "%s", spops_status_name(status));
+        RANK_CHECK(r, strstr(spops_last_error(r->ctx), "being captured") != NULL, "%s",
+                   spops_last_error(r->ctx));
+    } else {
+        RANK_CHECK(r, status == SPOPS_STATUS_OK, "%s", spops_last_error(r->ctx));
+    }
+    for (int32_t version = 0; version < 3 && r->kind != RANKS_CUDA; ++version) {
+        for (int32_t i = 0; i < r->num_ranks * 4; ++i)
+            g.host[i] = 10000 * version + 100 * r->rank + i;
+        RANK_CHECK(r,
+                   device_upload(b, g.send, g.host, bytes) && device_fill(b, g.recv, 9, bytes) &&
+                       device_fill(b, g.beside, 9, bytes),
+                   "%s", device_error());
+        RANK_CHECK(r, device_graph_launch(graph, r->device.stream), "%s", device_error());
+        RANK_OK(r, spops_comm_wait_sync(r->ctx, r->comm));
+        check_row(r, &g, g.recv, version);
+        check_row(r, &g, g.beside, version);
+    }
+    RANK_OK(r, spops_comm_barrier_sync(r->ctx, r->comm));
+    device_graph_destroy(graph);
+    device_free(b, g.send), device_free(b, g.recv), device_free(b, g.beside);
+}
+
+ParameterizedTestParameters(comm, exchanges_in_graphs)
+{
+    return every_ranks();
+}
+
+ParameterizedTest(struct case_param *p, comm, exchanges_in_graphs)
+{
+    if (p->op == RANKS_CPU) return; // no graphs there
+    for (int32_t n = 1; n <= MAX_RANKS; n *= 2)
+        (void)test_ranks_run_as((test_ranks)p->op, n, LONG_MS, graph_rank, NULL);
+}
+
 // ---- Host values --------------------------------------------------------------------------------
 
 static void gather_rank(test_rank *r)
@@ -194,14 +425,13 @@ static void gather_rank(test_rank *r)
 
 ParameterizedTestParameters(comm, gathers_values)
 {
-    return every_backend();
+    return every_ranks();
 }
 
-ParameterizedTest(struct backend_param *p, comm, gathers_values)
+ParameterizedTest(struct case_param *p, comm, gathers_values)
 {
     for (size_t n = 0; n < sizeof rank_counts / sizeof *rank_counts; ++n)
-        (void)test_ranks_run((spops_backend_kind)p->backend, rank_counts[n], LONG_MS, gather_rank,
-                             NULL);
+        (void)test_ranks_run_as((test_ranks)p->op, rank_counts[n], LONG_MS, gather_rank, NULL);
 }
 
 // ---- One rank's failure is one of all -----------------------------------------------------------
@@ -217,10 +447,15 @@ static void agree_rank(test_rank *r)
     RANK_OK(r, spops_comm_agree_sync(r->ctx, r->comm, SPOPS_STATUS_OK)); // it is whole
 }
 
-Test(comm, a_failure_of_one_is_agreed)
+ParameterizedTestParameters(comm, a_failure_of_one_is_agreed)
 {
-    (void)test_ranks_run(SPOPS_BACKEND_CPU, 3, LONG_MS, agree_rank, NULL);
-    (void)test_ranks_run(SPOPS_BACKEND_CPU, 8, LONG_MS, agree_rank, NULL);
+    return every_ranks();
+}
+
+ParameterizedTest(struct case_param *p, comm, a_failure_of_one_is_agreed)
+{
+    for (size_t n = 1; n < sizeof rank_counts / sizeof *rank_counts; ++n)
+        (void)test_ranks_run_as((test_ranks)p->op, rank_counts[n], LONG_MS, agree_rank, NULL);
 }
 
 // Rank 1 is refused by its arguments: the others hear of it, nothing is written, and the next call is good.
@@ -370,6 +605,73 @@ Test(comm, a_rank_that_stops_ends_the_others, .timeout = 60)
     }
 }
 
+// With NCCL: rank 1 stops, and rank 0 hears of it after the deadline; its stream is free again where the
+// communicator is the library's.
+static void nccl_stopping_rank(test_rank *r)
+{
+    pthread_barrier_t *done = r->user;
+    int64_t ones[2] = {1, 1}, places[2] = {0, 1};
+    const spops_comm_layout layout = {ones, places, ones, places};
+    const spops_backend_kind b = r->device.backend;
+    void *rows = NULL;
+
+    if (!device_alloc(b, 64, &rows)) test_rank_fail(r, "memory");
+    if (r->rank == 0) {
+        const spops_matrix s = spops_matrix_dense(rows, 2, 1, SPOPS_DTYPE_I32),
+                           t = spops_matrix_dense((char *)rows + 32, 2, 1, SPOPS_DTYPE_I32);
+        const double begin = seconds();
+        if (spops_comm_exchange_execute(r->ctx, r->comm, &layout, s, t) != SPOPS_STATUS_OK)
+            test_rank_fail(r, "%s", spops_last_error(r->ctx));
+        test_rank_expect(r, spops_comm_wait_sync(r->ctx, r->comm), SPOPS_STATUS_COMM_BROKEN,
+                         "comm_wait_sync: the communicator is broken: not all ranks came to "
+                         "comm_wait_sync within 2000 ms, rank 0 waited");
+        if (seconds() - begin > 20.0) test_rank_fail(r, "%.1f s", seconds() - begin);
+        test_rank_expect(r, spops_comm_barrier_sync(r->ctx, r->comm), SPOPS_STATUS_COMM_BROKEN,
+                         "comm_barrier_sync: the communicator is broken: not all ranks came to "
+                         "comm_wait_sync within 2000 ms, rank 0 waited");
+        if (spops_context_wait_sync(r->ctx) != SPOPS_STATUS_OK)
+            test_rank_fail(r, "%s", spops_last_error(r->ctx));
+    }
+    (void)pthread_barrier_wait(done);
+    device_free(b, rows);
+}
+
+Test(comm, a_rank_of_nccl_that_stops_ends_the_others, .timeout = 90)
+{
+    const char *only = getenv("SPOPS_TEST_BACKEND");
+    pthread_barrier_t done;
+    if (only != NULL && strcmp(only, "cuda") != 0) return;
+    cr_assert_eq(pthread_barrier_init(&done, NULL, 2), 0);
+    (void)test_ranks_run_as(RANKS_NCCL, 2, 2000, nccl_stopping_rank, &done);
+    (void)pthread_barrier_destroy(&done);
+}
+
+// Two ranks are announced to NCCL, and one comes.
+static void lonely_rank(test_rank *r)
+{
+    spops_comm_options options = spops_comm_options_default();
+    spops_comm *comm = NULL;
+    uint8_t id[SPOPS_COMM_NCCL_ID_BYTES];
+
+    options.timeout_ms = 1500;
+    RANK_OK(r, spops_comm_get_nccl_id(r->ctx, id));
+    const double begin = seconds();
+    test_rank_expect(r, spops_comm_create_nccl_id(r->ctx, id, 2, 0, &options, &comm),
+                     SPOPS_STATUS_COMM_BROKEN,
+                     "comm_create_nccl_id: the communicator is broken: not all ranks came to "
+                     "comm_create_nccl_id within 1500 ms, rank 0 waited");
+    RANK_CHECK(r, comm == NULL && seconds() - begin < 30.0, "%.1f s", seconds() - begin);
+    RANK_OK(r, spops_context_wait_sync(r->ctx));
+    RANK_OK(r, spops_comm_barrier_sync(r->ctx, r->comm)); // another one is whole
+}
+
+Test(comm, a_rank_of_nccl_that_never_comes, .timeout = 90)
+{
+    const char *only = getenv("SPOPS_TEST_BACKEND");
+    if (only != NULL && strcmp(only, "cuda") != 0) return;
+    (void)test_ranks_run_as(RANKS_NCCL, 1, LONG_MS, lonely_rank, NULL);
+}
+
 // Of two ranks one is never made.
 Test(comm, a_rank_that_never_comes)
 {
@@ -378,7 +680,7 @@ Test(comm, a_rank_that_never_comes)
     spops_comm *comm = NULL, *late = NULL;
     test_device d;
 
-    cr_assert(test_open(&d, SPOPS_BACKEND_CPU, LAUNCH_DEFAULT));
+    if (!test_open(&d, SPOPS_BACKEND_CPU, LAUNCH_DEFAULT)) return;
     options.timeout_ms = SHORT_MS;
     test_expect_ok(NULL, spops_comm_group_create(2, &group), "group");
     test_expect_ok(d.ctx, spops_comm_create_threads(d.ctx, group, 0, &options, &comm), "create");
@@ -410,7 +712,7 @@ Test(comm, refusals_of_creating)
     spops_comm *comm = NULL, *second = (spops_comm *)&options;
     test_device d;
 
-    cr_assert(test_open(&d, SPOPS_BACKEND_CPU, LAUNCH_DEFAULT));
+    if (!test_open(&d, SPOPS_BACKEND_CPU, LAUNCH_DEFAULT)) return;
     test_expect(NULL, spops_comm_group_create(2, NULL), invalid, "out", "group");
     test_expect(NULL, spops_comm_group_create(0, &group), invalid,
                 "comm_group_create: num_ranks is 0, expected 1 to 4096", "group");
@@ -473,7 +775,7 @@ Test(comm, refusals_of_an_exchange)
     exchange_args a, good = {{2}, {0}, {2}, {1}, {0}, {0}};
     int64_t none[1] = {0};
 
-    cr_assert(test_open(&d, SPOPS_BACKEND_CPU, LAUNCH_DEFAULT));
+    if (!test_open(&d, SPOPS_BACKEND_CPU, LAUNCH_DEFAULT)) return;
     test_expect_ok(NULL, spops_comm_group_create(1, &group), "group");
     test_expect_ok(d.ctx, spops_comm_create_threads(d.ctx, group, 0, NULL, &comm), "create");
     good.send = spops_matrix_dense(data, 4, 3, SPOPS_DTYPE_F32);
@@ -522,5 +824,96 @@ Test(comm, refusals_of_an_exchange)
     test_expect_ok(d.ctx, spops_comm_exchange_end(d.ctx, comm), "end");
     spops_comm_destroy(comm);
     spops_comm_group_destroy(group);
+    test_close(&d);
+}
+
+Test(comm, refusals_of_broadcast_and_sum)
+{
+    const spops_status invalid = SPOPS_STATUS_INVALID_ARGUMENT;
+    spops_comm_group *group = NULL;
+    spops_comm *comm = NULL;
+    test_device d;
+    float data[12] = {0}, out[4] = {0};
+    int64_t offsets[2] = {0, 3};
+    const spops_matrix parts = spops_matrix_dense(data, 3, 4, SPOPS_DTYPE_F32);
+    spops_matrix sums = spops_matrix_dense(out, 1, 4, SPOPS_DTYPE_F32), bad = parts;
+
+    if (!test_open(&d, SPOPS_BACKEND_CPU, LAUNCH_DEFAULT)) return;
+    test_expect_ok(NULL, spops_comm_group_create(1, &group), "group");
+    test_expect_ok(d.ctx, spops_comm_create_threads(d.ctx, group, 0, NULL, &comm), "create");
+    test_expect(d.ctx, spops_comm_broadcast_execute(d.ctx, comm, 1, parts), invalid,
+                "comm_broadcast_execute: root is 1, expected 0 to 0", "");
+    bad.row_stride = 5;
+    test_expect(d.ctx, spops_comm_broadcast_execute(d.ctx, comm, 0, bad), invalid,
+                "rows.row_stride is 5, expected 4, its cols", "");
+    test_expect(d.ctx, spops_comm_sum_execute(d.ctx, comm, NULL, parts, sums), invalid,
+                "part_offsets", "");
+    offsets[0] = 1;
+    test_expect(d.ctx, spops_comm_sum_execute(d.ctx, comm, offsets, parts, sums), invalid,
+                "comm_sum_execute: part_offsets[0] is 1, expected 0", "");
+    offsets[0] = 0, offsets[1] = -1;
+    test_expect(d.ctx, spops_comm_sum_execute(d.ctx, comm, offsets, parts, sums), invalid,
+                "comm_sum_execute: part_offsets[1] is -1, expected 0 to 2147483646", "");
+    offsets[1] = 2;
+    test_expect(d.ctx, spops_comm_sum_execute(d.ctx, comm, offsets, parts, sums), invalid, "parts",
+                "");
+    offsets[1] = 3;
+    sums.cols = 3;
+    test_expect(d.ctx, spops_comm_sum_execute(d.ctx, comm, offsets, parts, sums), invalid, "out",
+                "");
+    sums = spops_matrix_dense(data + 4, 1, 4, SPOPS_DTYPE_F32);
+    test_expect(d.ctx, spops_comm_sum_execute(d.ctx, comm, offsets, parts, sums), invalid, "out",
+                "");
+    bad = parts, bad.dtype = SPOPS_DTYPE_I32;
+    test_expect(d.ctx, spops_comm_sum_execute(d.ctx, comm, offsets, bad, sums), invalid, "parts",
+                "");
+    cr_assert_eq(spops_comm_sum_scratch_bytes(NULL, 3, 4, SPOPS_DTYPE_F32), 0);
+    spops_comm_destroy(comm);
+    spops_comm_group_destroy(group);
+    test_close(&d);
+}
+
+static void scratch_rank(test_rank *r)
+{
+    float data[256] = {0}, out[128] = {0};
+    const int64_t offsets[3] = {0, 1, 2};
+    const spops_status status = spops_comm_sum_execute(
+        r->ctx, r->comm, offsets, spops_matrix_dense(data, 1, 128, SPOPS_DTYPE_F32),
+        spops_matrix_dense(out, 1, 128, SPOPS_DTYPE_F32));
+    RANK_CHECK(r, status == SPOPS_STATUS_SCRATCH_TOO_SMALL, "%s", spops_status_name(status));
+}
+
+Test(comm, a_sum_needs_scratch)
+{
+    (void)test_ranks_run(SPOPS_BACKEND_CPU, 2, LONG_MS, scratch_rank, NULL);
+}
+
+// A CPU context has no NCCL.
+Test(comm, nccl_needs_cuda)
+{
+    spops_comm *comm = (spops_comm *)&comm;
+    uint8_t id[SPOPS_COMM_NCCL_ID_BYTES] = {0};
+    test_device d;
+
+    if (!test_open(&d, SPOPS_BACKEND_CPU, LAUNCH_DEFAULT)) return;
+    test_expect(d.ctx, spops_comm_create_nccl(d.ctx, NULL, NULL, &comm),
+                SPOPS_STATUS_INVALID_ARGUMENT, "nccl_comm", "");
+    cr_assert_null(comm);
+    test_expect(d.ctx, spops_comm_create_nccl(d.ctx, id, NULL, &comm), SPOPS_STATUS_NOT_SUPPORTED,
+                "comm_create_nccl: the cpu backend has no comm_nccl_open", "");
+    test_expect(d.ctx, spops_comm_get_nccl_id(d.ctx, NULL), SPOPS_STATUS_INVALID_ARGUMENT, "id",
+                "");
+    test_expect(d.ctx, spops_comm_get_nccl_id(d.ctx, id), SPOPS_STATUS_NOT_SUPPORTED,
+                "comm_get_nccl_id: the cpu backend has no comm_nccl_ask", "");
+    test_expect(d.ctx, spops_comm_create_nccl_id(d.ctx, id, 2, 2, NULL, &comm),
+                SPOPS_STATUS_INVALID_ARGUMENT, "comm_create_nccl_id: rank is 2, expected 0 to 1",
+                "");
+    test_expect(d.ctx, spops_comm_create_nccl_id(d.ctx, id, 0, 0, NULL, &comm),
+                SPOPS_STATUS_INVALID_ARGUMENT, "num_ranks", "");
+    test_expect(d.ctx, spops_comm_create_nccl_id(d.ctx, NULL, 1, 0, NULL, &comm),
+                SPOPS_STATUS_INVALID_ARGUMENT, "id", "");
+    test_expect(d.ctx, spops_comm_create_nccl_id(d.ctx, id, 2, 1, NULL, &comm),
+                SPOPS_STATUS_NOT_SUPPORTED,
+                "comm_create_nccl_id: the cpu backend has no comm_nccl_open", "");
     test_close(&d);
 }

@@ -32,6 +32,7 @@ SPOPS_EXTERN_C_BEGIN
 #define SPOPS_COMM_MAX_RANKS          4096  /* of a group */
 #define SPOPS_COMM_MAX_VALUE_BYTES    4096  /* of a value that spops_comm_gather_sync takes */
 #define SPOPS_COMM_DEFAULT_TIMEOUT_MS 60000 /* of timeout_ms = 0 */
+#define SPOPS_COMM_NCCL_ID_BYTES      128   /* of an id that spops_comm_get_nccl_id makes */
 
 /** One rank's end of a communicator. */
 typedef struct spops_comm spops_comm;
@@ -87,8 +88,56 @@ SPOPS_API spops_status spops_comm_create_threads(spops_context *ctx, spops_comm_
                                                  spops_comm **out);
 
 /**
- * Free a rank's end. Waits for the context's work. NULL is fine. Other ranks that wait for this one, then
- * or later, get an error at once.
+ * A rank of an NCCL communicator of the caller's. NCCL is opened here (libnccl.so.2, the one that the
+ * process has loaded already, if it has); nothing is linked to it. All ranks make this call: it connects
+ * each rank with each.
+ *
+ * ctx       On CUDA, on the communicator's device; its stream is where exchanges are enqueued.
+ * nccl_comm An ncclComm_t. It stays the caller's: it is neither aborted nor destroyed here, and must
+ *           outlive the communicator. After COMM_BROKEN kernels may still wait on ctx's stream for a rank
+ *           that stopped: the caller's ncclCommAbort ends them.
+ * options   NULL: all defaults.
+ * out       The communicator; NULL after a failure.
+ *
+ * Stream    Waits for the other ranks, at most timeout_ms.
+ * Errors    INVALID_ARGUMENT (NULL, another device, options), NOT_SUPPORTED (a CPU context, no NCCL, or one
+ *           older than 2.14), COMM_BROKEN, OUT_OF_MEMORY, CUDA.
+ * Threads   One thread at a time per ctx.
+ */
+SPOPS_API spops_status spops_comm_create_nccl(spops_context *ctx, void *nccl_comm,
+                                              const spops_comm_options *options, spops_comm **out);
+
+/**
+ * A new id of an NCCL communicator. One rank makes it and hands it to the others, by MPI, a file or a
+ * store; all ranks call spops_comm_create_nccl_id with it.
+ *
+ * id        [SPOPS_COMM_NCCL_ID_BYTES] in host memory.
+ *
+ * Errors    INVALID_ARGUMENT (NULL), NOT_SUPPORTED (a CPU context, no NCCL), COMM_BROKEN (NCCL failed).
+ * Threads   One thread at a time per ctx.
+ */
+SPOPS_API spops_status spops_comm_get_nccl_id(spops_context *ctx, uint8_t *id);
+
+/**
+ * A rank of an NCCL communicator that is opened here, and aborted where a rank stops: kernels that wait
+ * for it end, and ctx can be used further. Other arguments are those of spops_comm_create_nccl.
+ *
+ * id        [SPOPS_COMM_NCCL_ID_BYTES] of spops_comm_get_nccl_id, the same on all ranks.
+ * num_ranks 1 to SPOPS_COMM_MAX_RANKS, each on a device of its own.
+ * rank      0 to num_ranks - 1, each once.
+ *
+ * Stream    Waits for the other ranks, at most timeout_ms.
+ * Errors    INVALID_ARGUMENT, NOT_SUPPORTED, COMM_BROKEN, OUT_OF_MEMORY, CUDA.
+ * Threads   One thread at a time per ctx; ranks of one process are in threads of their own.
+ */
+SPOPS_API spops_status spops_comm_create_nccl_id(spops_context *ctx, const uint8_t *id,
+                                                 int32_t num_ranks, int32_t rank,
+                                                 const spops_comm_options *options,
+                                                 spops_comm **out);
+
+/**
+ * Free a rank's end. Waits for the context's work, with NCCL at most timeout_ms. NULL is fine. Other ranks
+ * that are threads and wait for this one, then or later, get an error at once.
  *
  * Threads   As calls on the communicator: the rank's thread.
  */
@@ -195,6 +244,61 @@ SPOPS_API spops_status spops_comm_exchange_begin(spops_context *ctx, spops_comm 
  * Threads   One thread at a time per comm and ctx.
  */
 SPOPS_API spops_status spops_comm_exchange_end(spops_context *ctx, spops_comm *comm);
+
+/**
+ * Give one rank's rows to all.
+ *
+ * root      The rank, 0 to num_ranks - 1, the same on all ranks.
+ * rows      [rows, cols] without gaps, the same shape on all ranks: read on root, written on the others.
+ *
+ * Stream    As spops_comm_exchange_execute.
+ * Errors    As spops_comm_exchange_execute.
+ * Threads   One thread at a time per comm and ctx.
+ */
+SPOPS_API spops_status spops_comm_broadcast_execute(spops_context *ctx, spops_comm *comm,
+                                                    int32_t root, spops_matrix rows);
+
+/**
+ * Sum parts that lie on different ranks, in an order that does not depend on how many ranks there are:
+ *
+ *     out[c] = ((part[0, c] + part[1, c]) + part[2, c]) + ...     0 without a part
+ *
+ * Whoever cuts a set at fixed places, makes a part of each piece and gives each rank whole pieces, has the
+ * same bits on 1, 2, 4 and 8 ranks: gradients of weights, statistics of norms.
+ *
+ * part_offsets [num_ranks + 1] in host memory, the same on all ranks: rank r has parts part_offsets[r] to
+ *           part_offsets[r + 1] - 1. The first is 0; a rank may have none.
+ * parts     [parts of this rank, cols], f32; on the CPU also f64.
+ * out       [1, cols] of the same dtype, apart from parts, on every rank.
+ *
+ * A rank sums a range of columns of all parts, and gives the sums to all: a rank receives about as many
+ * bytes as its own parts have, and those of out.
+ *
+ * Memory    In use until the stream has run.
+ * Stream    As spops_comm_exchange_execute.
+ * Scratch   spops_comm_sum_scratch_bytes, which the caller reserves (spops_context_reserve).
+ * Numerics  In the dtype, in the order above: the same bits on every backend and for any number of ranks.
+ * Errors    INVALID_ARGUMENT, SCRATCH_TOO_SMALL, NOT_SUPPORTED (f64 on CUDA), and those of
+ *           spops_comm_exchange_execute.
+ * Threads   One thread at a time per comm and ctx.
+ */
+SPOPS_API spops_status spops_comm_sum_execute(spops_context *ctx, spops_comm *comm,
+                                              const int64_t *part_offsets, spops_matrix parts,
+                                              spops_matrix out);
+
+/** Scratch of a sum of num_parts parts, in bytes; SIZE_MAX: too many; 0 for NULL. */
+SPOPS_API size_t spops_comm_sum_scratch_bytes(const spops_comm *comm, int64_t num_parts,
+                                              int64_t cols, spops_dtype dtype);
+
+/**
+ * Wait until what was enqueued on ctx's stream has run, with NCCL at most timeout_ms: where a rank has
+ * stopped, spops_context_wait_sync would wait for ever.
+ *
+ * Stream    Waits; not while the stream is captured.
+ * Errors    INVALID_ARGUMENT, COMM_BROKEN, NOT_SUPPORTED (captured), CUDA.
+ * Threads   One thread at a time per comm and ctx.
+ */
+SPOPS_API spops_status spops_comm_wait_sync(spops_context *ctx, spops_comm *comm);
 
 SPOPS_EXTERN_C_END
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Communicators: arguments, and what each call gives every other rank. How it gets there is the
 // transport's (threads.c).
-#include "comm/comm.h"
+#include "comm/comm_args.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -122,7 +122,7 @@ static spops_status gather(spops_context *ctx, const char *call, spops_comm *com
                            spops_comm_kind kind, spops_status refused, const void *value,
                            size_t bytes, void *values)
 {
-    const spops_comm_meeting meeting = {call, kind, (int64_t)bytes, refused};
+    const spops_comm_meeting meeting = {call, kind, (int64_t)bytes, refused, false};
 
     for (int32_t r = 0; r < comm->num_ranks; ++r) {
         comm->sends[r] = (spops_comm_pieces){(char *)(uintptr_t)value, 1, bytes, bytes};
@@ -139,8 +139,8 @@ spops_status spops_comm_gather_sync(spops_context *ctx, spops_comm *comm, const 
     spops_status refused;
 
     SPOPS_TRY(begin_call(ctx, call, comm));
-    SPOPS_TRY(spops_check_not_capturing(ctx, call));
-    refused = check_values(ctx, call, value, bytes, values);
+    refused = spops_check_not_capturing(ctx, call);
+    if (refused == SPOPS_STATUS_OK) refused = check_values(ctx, call, value, bytes, values);
     return gather(ctx, call, comm, SPOPS_COMM_GATHER, refused, value, bytes, values);
 }
 
@@ -149,15 +149,15 @@ spops_status spops_comm_barrier_sync(spops_context *ctx, spops_comm *comm)
     static const char call[] = "comm_barrier_sync";
 
     SPOPS_TRY(begin_call(ctx, call, comm));
-    SPOPS_TRY(spops_check_not_capturing(ctx, call));
-    return gather(ctx, call, comm, SPOPS_COMM_BARRIER, SPOPS_STATUS_OK, NULL, 0, NULL);
+    return gather(ctx, call, comm, SPOPS_COMM_BARRIER, spops_check_not_capturing(ctx, call), NULL,
+                  0, NULL);
 }
 
 spops_status spops_comm_agree_sync(spops_context *ctx, spops_comm *comm, spops_status status)
 {
     static const char call[] = "comm_agree_sync";
     spops_comm_report *own, *all;
-    spops_status refused = SPOPS_STATUS_OK;
+    spops_status refused;
 
     SPOPS_TRY(begin_call(ctx, call, comm));
     own = comm->reports;
@@ -166,8 +166,8 @@ spops_status spops_comm_agree_sync(spops_context *ctx, spops_comm *comm, spops_s
     own->status = (int32_t)status;
     if (status != SPOPS_STATUS_OK)
         (void)snprintf(own->text, sizeof own->text, "%s", spops_last_error(ctx));
-    SPOPS_TRY(spops_check_not_capturing(ctx, call));
-    if ((unsigned)status > SPOPS_STATUS_COMM_BROKEN)
+    refused = spops_check_not_capturing(ctx, call);
+    if (refused == SPOPS_STATUS_OK && (unsigned)status > SPOPS_STATUS_COMM_BROKEN)
         refused = spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT,
                              "%s: status is %d, which is no status", call, (int)status);
     SPOPS_TRY(gather(ctx, call, comm, SPOPS_COMM_AGREE, refused, own, sizeof *own, all));
@@ -265,14 +265,24 @@ static spops_status check_exchange(spops_context *ctx, const char *call, spops_c
     return check_apart(ctx, call, comm);
 }
 
+// Ranks that are threads meet on the host, which no graph does.
+static spops_status check_capture(spops_context *ctx, const char *call, const spops_comm *comm)
+{
+    return comm->transport->captures ? SPOPS_STATUS_OK : spops_check_not_capturing(ctx, call);
+}
+
 // The rank's refusal comes to the meeting, which it ends on all ranks.
 static spops_status begin_exchange(spops_context *ctx, const char *call, spops_comm *comm,
-                                   const spops_comm_layout *layout, spops_matrix send,
-                                   spops_matrix recv, spops_comm_meeting *meeting)
+                                   bool is_beside, const spops_comm_layout *layout,
+                                   spops_matrix send, spops_matrix recv,
+                                   spops_comm_meeting *meeting)
 {
+    spops_status refused;
+
     SPOPS_TRY(begin_call(ctx, call, comm));
-    const spops_status refused = check_exchange(ctx, call, comm, layout, send, recv);
-    *meeting = (spops_comm_meeting){call, SPOPS_COMM_EXCHANGE, 0, refused};
+    refused = check_capture(ctx, call, comm);
+    if (refused == SPOPS_STATUS_OK) refused = check_exchange(ctx, call, comm, layout, send, recv);
+    *meeting = (spops_comm_meeting){call, SPOPS_COMM_EXCHANGE, 0, refused, is_beside};
     if (refused != SPOPS_STATUS_OK) return meet(ctx, comm, meeting);
     meeting->size = spops_elements_bytes(send.dtype, send.cols);
     return comm->transport->begin(ctx, comm, meeting);
@@ -283,7 +293,8 @@ spops_status spops_comm_exchange_execute(spops_context *ctx, spops_comm *comm,
                                          spops_matrix recv)
 {
     spops_comm_meeting meeting;
-    SPOPS_TRY(begin_exchange(ctx, "comm_exchange_execute", comm, layout, send, recv, &meeting));
+    SPOPS_TRY(
+        begin_exchange(ctx, "comm_exchange_execute", comm, false, layout, send, recv, &meeting));
     return comm->transport->end(ctx, comm, &meeting);
 }
 
@@ -292,7 +303,7 @@ spops_status spops_comm_exchange_begin(spops_context *ctx, spops_comm *comm,
                                        spops_matrix recv)
 {
     spops_comm_meeting meeting;
-    SPOPS_TRY(begin_exchange(ctx, "comm_exchange_begin", comm, layout, send, recv, &meeting));
+    SPOPS_TRY(begin_exchange(ctx, "comm_exchange_begin", comm, true, layout, send, recv, &meeting));
     comm->meeting = meeting;
     comm->begun = true;
     return SPOPS_STATUS_OK;
@@ -309,4 +320,159 @@ spops_status spops_comm_exchange_end(spops_context *ctx, spops_comm *comm)
     comm->begun = false;
     comm->meeting.call = call;
     return comm->transport->end(ctx, comm, &comm->meeting);
+}
+
+// ---- Broadcast and sum --------------------------------------------------------------------------
+
+static spops_status check_broadcast(spops_context *ctx, const char *call, const spops_comm *comm,
+                                    int32_t root, spops_matrix rows)
+{
+    SPOPS_TRY(check_capture(ctx, call, comm));
+    SPOPS_REQUIRE(ctx, root >= 0 && root < comm->num_ranks,
+                  "%s: root is %" PRId32 ", expected 0 to %" PRId32, call, root,
+                  comm->num_ranks - 1);
+    return check_rows(ctx, call, "rows", rows, rows.cols, ALL_DTYPES);
+}
+
+spops_status spops_comm_broadcast_execute(spops_context *ctx, spops_comm *comm, int32_t root,
+                                          spops_matrix rows)
+{
+    static const char call[] = "comm_broadcast_execute";
+    spops_comm_meeting meeting = {call, SPOPS_COMM_BROADCAST, 0, SPOPS_STATUS_OK, false};
+    const spops_comm_pieces none = {0};
+
+    SPOPS_TRY(begin_call(ctx, call, comm));
+    meeting.refused = check_broadcast(ctx, call, comm, root, rows);
+    for (int32_t r = 0; r < comm->num_ranks; ++r)
+        comm->sends[r] = comm->recvs[r] = none;
+    if (meeting.refused == SPOPS_STATUS_OK) {
+        meeting.size = spops_elements_bytes(rows.dtype, rows.cols);
+        for (int32_t r = 0; r < comm->num_ranks && comm->rank == root; ++r)
+            if (r != root) comm->sends[r] = rows_of(rows, 0, rows.rows);
+        if (comm->rank != root) comm->recvs[root] = rows_of(rows, 0, rows.rows);
+    }
+    return meet(ctx, comm, &meeting);
+}
+
+// Columns that a rank sums: whole blocks of 64, so that rows of parts stay aligned.
+static int64_t first_column(const spops_comm *comm, int64_t cols, int32_t rank)
+{
+    const int64_t blocks = (cols + 63) / 64;
+    const int64_t first = (blocks + comm->num_ranks - 1) / comm->num_ranks * 64 * rank;
+    return first < cols ? first : cols;
+}
+
+size_t spops_comm_sum_scratch_bytes(const spops_comm *comm, int64_t num_parts, int64_t cols,
+                                    spops_dtype dtype)
+{
+    if (comm == NULL || comm->num_ranks == 1 || num_parts <= 0 || cols <= 0) return 0;
+    return spops_mul_bytes(spops_mul_bytes((size_t)num_parts, (size_t)first_column(comm, cols, 1)),
+                           spops_dtype_bytes(dtype));
+}
+
+static spops_status check_sum(spops_context *ctx, const char *call, const spops_comm *comm,
+                              const int64_t *offsets, spops_matrix parts, spops_matrix out)
+{
+    SPOPS_TRY(check_capture(ctx, call, comm));
+    SPOPS_TRY(spops_check_object(ctx, call, "part_offsets", offsets, sizeof *offsets));
+    SPOPS_REQUIRE(ctx, offsets[0] == 0, "%s: part_offsets[0] is %" PRId64 ", expected 0", call,
+                  offsets[0]);
+    for (int32_t r = 0; r < comm->num_ranks; ++r)
+        SPOPS_REQUIRE(ctx, offsets[r + 1] >= offsets[r] && offsets[r + 1] <= SPOPS_MAX_COUNT,
+                      "%s: part_offsets[%" PRId32 "] is %" PRId64 ", expected %" PRId64
+                      " to %" PRId64,
+                      call, r + 1, offsets[r + 1], offsets[r], SPOPS_MAX_COUNT);
+    SPOPS_TRY(spops_check_matrix(ctx, call, "parts", parts,
+                                 offsets[comm->rank + 1] - offsets[comm->rank], parts.cols,
+                                 1u << SPOPS_DTYPE_F32 | 1u << SPOPS_DTYPE_F64));
+    SPOPS_TRY(spops_check_backend_dtype(ctx, ctx->backend, call, "parts", parts.dtype));
+    SPOPS_TRY(
+        spops_check_matrix(ctx, call, "out", out, 1, parts.cols, 1u << (unsigned)parts.dtype));
+    return spops_check_no_overlap(ctx, call, "out", out, "parts", parts);
+}
+
+// Each rank's columns of all parts come to it, into scratch.
+static void set_parts(const spops_comm *comm, const int64_t *offsets, spops_matrix parts,
+                      char *scratch)
+{
+    const size_t element = spops_dtype_bytes(parts.dtype);
+    const int64_t own_parts = offsets[comm->rank + 1] - offsets[comm->rank];
+    const size_t own = (size_t)(first_column(comm, parts.cols, comm->rank + 1) -
+                                first_column(comm, parts.cols, comm->rank)) *
+                       element;
+
+    for (int32_t r = 0; r < comm->num_ranks; ++r) {
+        const int64_t begin = first_column(comm, parts.cols, r);
+        const size_t theirs = (size_t)(first_column(comm, parts.cols, r + 1) - begin) * element;
+        comm->sends[r] =
+            (spops_comm_pieces){own_parts > 0 ? (char *)parts.data + (size_t)begin * element : NULL,
+                                own_parts, theirs, (size_t)spops_row_step(parts) * element};
+        comm->recvs[r] = (spops_comm_pieces){scratch + (size_t)offsets[r] * own,
+                                             offsets[r + 1] - offsets[r], own, own};
+    }
+}
+
+// And its sums go to all.
+static void set_sums(const spops_comm *comm, spops_matrix out)
+{
+    const size_t element = spops_dtype_bytes(out.dtype);
+    const int64_t begin = first_column(comm, out.cols, comm->rank);
+    const int64_t end = first_column(comm, out.cols, comm->rank + 1);
+
+    for (int32_t r = 0; r < comm->num_ranks; ++r) {
+        const int64_t first = first_column(comm, out.cols, r);
+        const size_t bytes = (size_t)(first_column(comm, out.cols, r + 1) - first) * element;
+        comm->sends[r] = (spops_comm_pieces){(char *)out.data + (size_t)begin * element, 1,
+                                             (size_t)(end - begin) * element, 0};
+        comm->recvs[r] =
+            (spops_comm_pieces){(char *)out.data + (size_t)first * element, 1, bytes, 0};
+    }
+}
+
+spops_status spops_comm_sum_execute(spops_context *ctx, spops_comm *comm,
+                                    const int64_t *part_offsets, spops_matrix parts,
+                                    spops_matrix out)
+{
+    static const char call[] = "comm_sum_execute";
+    spops_comm_meeting meeting = {call, SPOPS_COMM_SUM_PARTS, 0, SPOPS_STATUS_OK, false};
+    spops_comm_sum_args sum = {0};
+    void *scratch = NULL;
+    int64_t begin = 0;
+
+    SPOPS_TRY(begin_call(ctx, call, comm));
+    meeting.refused = check_sum(ctx, call, comm, part_offsets, parts, out);
+    if (meeting.refused == SPOPS_STATUS_OK && comm->num_ranks > 1)
+        meeting.refused =
+            spops_context_scratch(ctx, call,
+                                  spops_comm_sum_scratch_bytes(comm, part_offsets[comm->num_ranks],
+                                                               parts.cols, parts.dtype),
+                                  &scratch);
+    if (meeting.refused != SPOPS_STATUS_OK) return meet(ctx, comm, &meeting);
+    sum = (spops_comm_sum_args){
+        parts.data, part_offsets[comm->num_ranks], spops_row_step(parts), parts.cols, out.data,
+        parts.dtype};
+    if (comm->num_ranks > 1) {
+        meeting.size = parts.cols * (int64_t)spops_dtype_bytes(parts.dtype);
+        set_parts(comm, part_offsets, parts, scratch);
+        SPOPS_TRY(meet(ctx, comm, &meeting));
+        begin = first_column(comm, parts.cols, comm->rank);
+        sum.cols = first_column(comm, parts.cols, comm->rank + 1) - begin;
+        sum.parts = scratch;
+        sum.stride = sum.cols;
+        sum.out = (char *)out.data + (size_t)begin * spops_dtype_bytes(out.dtype);
+    }
+    meeting.kind = SPOPS_COMM_SUM_OUT;
+    if (sum.cols > 0) meeting.refused = ctx->backend->comm_sum(ctx, &sum);
+    if (comm->num_ranks == 1) return meeting.refused;
+    set_sums(comm, out);
+    return meet(ctx, comm, &meeting);
+}
+
+spops_status spops_comm_wait_sync(spops_context *ctx, spops_comm *comm)
+{
+    static const char call[] = "comm_wait_sync";
+
+    SPOPS_TRY(begin_call(ctx, call, comm));
+    SPOPS_TRY(spops_check_not_capturing(ctx, call));
+    return comm->transport->wait(ctx, comm, call);
 }

@@ -16,10 +16,14 @@ typedef struct spops_comm_pieces {
 } spops_comm_pieces;
 
 typedef enum spops_comm_kind {
-    SPOPS_COMM_EXCHANGE = 1, // of rows where contexts run; the others are of host memory
-    SPOPS_COMM_GATHER = 2,
-    SPOPS_COMM_BARRIER = 3,
-    SPOPS_COMM_AGREE = 4
+    SPOPS_COMM_EXCHANGE = 1,
+    SPOPS_COMM_BROADCAST = 2,
+    SPOPS_COMM_SUM_PARTS = 3,
+    SPOPS_COMM_SUM_OUT = 4,
+    SPOPS_COMM_GATHER =
+        5, // this one and what follows are of host memory, the others where contexts run
+    SPOPS_COMM_BARRIER = 6,
+    SPOPS_COMM_AGREE = 7
 } spops_comm_kind;
 
 // A meeting of all ranks: comm->sends and comm->recvs are moved. What must be the same on all ranks.
@@ -28,6 +32,7 @@ typedef struct spops_comm_meeting {
     spops_comm_kind kind;
     int64_t size;         // bytes of a row, of a value
     spops_status refused; // the rank's own status; its text is the context's
+    bool is_beside;       // begin and end are calls of their own: work goes on between them
 } spops_comm_meeting;
 
 // How ranks meet. begin takes what comm sends, end returns when recvs are there (host values, CPU) or
@@ -35,7 +40,9 @@ typedef struct spops_comm_meeting {
 typedef struct spops_comm_transport {
     spops_status (*begin)(spops_context *ctx, spops_comm *comm, const spops_comm_meeting *meeting);
     spops_status (*end)(spops_context *ctx, spops_comm *comm, const spops_comm_meeting *meeting);
+    spops_status (*wait)(spops_context *ctx, spops_comm *comm, const char *call);
     void (*destroy)(spops_comm *comm);
+    bool captures; // begin and end can be captured
 } spops_comm_transport;
 
 struct spops_comm {

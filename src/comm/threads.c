@@ -9,7 +9,7 @@
 #include <string.h>
 #include <time.h>
 
-#include "comm/comm.h"
+#include "comm/comm_args.h"
 #include "core/check.h"
 
 typedef struct place {
@@ -18,6 +18,7 @@ typedef struct place {
     spops_comm_meeting meeting;
     const spops_comm_pieces *sends, *recvs; // the rank's, while it is in a meeting
     char text[SPOPS_ERROR_BYTES];           // of meeting.refused
+    void *ready, *done; // on CUDA: its rows may be read; it has read those of others
 } place;
 
 struct spops_comm_group {
@@ -59,12 +60,23 @@ spops_status spops_comm_group_create(int32_t num_ranks, spops_comm_group **out)
     return SPOPS_STATUS_OK;
 }
 
+// Events live as long as the group: a rank that ends may still be waited for by others.
+static void free_events(const spops_comm_group *group, place *p)
+{
+    const spops_comm_event_args ready = {&p->ready}, done = {&p->done};
+    if (group->backend == NULL || group->backend->comm_event_destroy == NULL) return;
+    (void)group->backend->comm_event_destroy(NULL, &ready);
+    (void)group->backend->comm_event_destroy(NULL, &done);
+}
+
 static void drop_reference(spops_comm_group *group)
 {
     (void)pthread_mutex_lock(&group->lock);
     const bool is_last = --group->references == 0;
     (void)pthread_mutex_unlock(&group->lock);
     if (!is_last) return;
+    for (int32_t r = 0; r < group->num_ranks; ++r)
+        free_events(group, &group->places[r]);
     (void)pthread_cond_destroy(&group->changed);
     (void)pthread_mutex_destroy(&group->lock);
     free(group);
@@ -171,6 +183,11 @@ static spops_status check_refusals(spops_context *ctx, const spops_comm *comm, c
     return SPOPS_STATUS_OK;
 }
 
+static const char *name_of(spops_comm_kind kind)
+{
+    return kind <= SPOPS_COMM_BROADCAST ? "rows" : kind < SPOPS_COMM_GATHER ? "sums" : "a value";
+}
+
 static int64_t bytes_of(const spops_comm_pieces *pieces)
 {
     return pieces->count * (int64_t)pieces->bytes;
@@ -193,37 +210,70 @@ static spops_status check_meeting(spops_context *ctx, const spops_comm *comm, co
         const spops_comm_meeting *m = &group->places[r].meeting;
         SPOPS_REQUIRE(ctx, m->size == first->meeting.size,
                       "%s: rank %" PRId32 " has %s of %" PRId64 " bytes, rank 0 of %" PRId64, call,
-                      r, m->kind == SPOPS_COMM_EXCHANGE ? "rows" : "a value", m->size,
-                      first->meeting.size);
+                      r, name_of(m->kind), m->size, first->meeting.size);
     }
     for (int32_t from = 0; from < group->num_ranks; ++from)
         for (int32_t to = 0; to < group->num_ranks; ++to) {
             const int64_t sent = bytes_of(&group->places[from].sends[to]);
             const int64_t taken = bytes_of(&group->places[to].recvs[from]);
-            const int64_t size = first->meeting.size > 0 ? first->meeting.size : 1;
+            const bool rows =
+                first->meeting.kind <= SPOPS_COMM_BROADCAST && first->meeting.size > 0;
+            const int64_t size = rows ? first->meeting.size : 1;
             SPOPS_REQUIRE(ctx, sent == taken,
-                          "%s: rank %" PRId32 " sends %" PRId64 " rows to rank %" PRId32
+                          "%s: rank %" PRId32 " sends %" PRId64 " %s to rank %" PRId32
                           ", which expects %" PRId64,
-                          call, from, sent / size, to, taken / size);
+                          call, from, sent / size, rows ? "rows" : "bytes", to, taken / size);
         }
     return SPOPS_STATUS_OK;
 }
 
 // ---- Meetings -----------------------------------------------------------------------------------
 
+// On CUDA a rank reads rows of others on its own stream: after `ready` of the other one, and before the
+// other one goes on, which waits for `done`.
+static bool has_events(const spops_context *ctx, const spops_comm_meeting *meeting)
+{
+    return ctx->backend->comm_event_record != NULL && meeting->kind < SPOPS_COMM_GATHER;
+}
+
+static spops_status record(spops_context *ctx, void **event)
+{
+    const spops_comm_event_args args = {event};
+    return ctx->backend->comm_event_record(ctx, &args);
+}
+
+static spops_status wait_for(spops_context *ctx, void **event)
+{
+    const spops_comm_event_args args = {event};
+    return ctx->backend->comm_event_wait(ctx, &args);
+}
+
 static spops_status take(spops_context *ctx, const spops_comm *comm,
                          const spops_comm_meeting *meeting)
 {
-    const spops_comm_group *group = comm->state;
+    spops_comm_group *group = comm->state;
+    const bool events = has_events(ctx, meeting);
 
     for (int32_t r = 0; r < comm->num_ranks; ++r) {
         const spops_comm_pieces *from = &group->places[r].sends[comm->rank], *to = &comm->recvs[r];
         if (bytes_of(to) == 0 || to->data == from->data) continue;
-        if (meeting->kind == SPOPS_COMM_EXCHANGE)
+        if (events && r != comm->rank) SPOPS_TRY(wait_for(ctx, &group->places[r].ready));
+        if (meeting->kind < SPOPS_COMM_GATHER)
             SPOPS_TRY(spops_comm_copy(ctx, to, from));
         else
             memcpy(to->data, from->data, (size_t)bytes_of(to)); // one piece
     }
+    return events ? record(ctx, &group->places[comm->rank].done) : SPOPS_STATUS_OK;
+}
+
+// Its rows may change once those who have read them are through. Whoever failed before may not have read.
+static spops_status wait_for_readers(spops_context *ctx, const spops_comm *comm)
+{
+    spops_comm_group *group = comm->state;
+
+    for (int32_t r = 0; r < comm->num_ranks; ++r)
+        if (r != comm->rank && bytes_of(&comm->sends[r]) > 0)
+            SPOPS_TRY(wait_for(ctx, &group->places[r].done));
     return SPOPS_STATUS_OK;
 }
 
@@ -251,6 +301,8 @@ static spops_status end_threads(spops_context *ctx, spops_comm *comm,
         (void)pthread_cond_broadcast(&group->changed);
         waited = await(ctx, comm, meeting->call, number, true);
         if (waited != SPOPS_STATUS_OK) status = waited;
+        if (status == SPOPS_STATUS_OK && has_events(ctx, meeting))
+            status = wait_for_readers(ctx, comm);
     }
     (void)pthread_mutex_unlock(&group->lock);
     return status;
@@ -261,13 +313,15 @@ static spops_status begin_threads(spops_context *ctx, spops_comm *comm,
 {
     spops_comm_group *group = comm->state;
     place *own = &group->places[comm->rank];
-    spops_status status = SPOPS_STATUS_OK;
+    spops_status status = SPOPS_STATUS_OK, refused = meeting->refused;
 
+    if (has_events(ctx, meeting) && refused == SPOPS_STATUS_OK) refused = record(ctx, &own->ready);
     (void)pthread_mutex_lock(&group->lock);
     if (group->broken) {
         status = fail_broken(ctx, meeting->call, group);
     } else {
         own->meeting = *meeting;
+        own->meeting.refused = refused;
         own->sends = comm->sends;
         own->recvs = comm->recvs;
         if (meeting->refused != SPOPS_STATUS_OK) memcpy(own->text, ctx->error, sizeof own->text);
@@ -278,9 +332,18 @@ static spops_status begin_threads(spops_context *ctx, spops_comm *comm,
     return status;
 }
 
+// Nothing of NCCL is on the stream that could wait for ever.
+static spops_status wait_threads(spops_context *ctx, spops_comm *comm, const char *call)
+{
+    (void)comm, (void)call;
+    return ctx->backend->wait(ctx);
+}
+
 static void destroy_threads(spops_comm *comm)
 {
     spops_comm_group *group = comm->state;
+
+    (void)comm->home->backend->wait(comm->home);
 
     (void)pthread_mutex_lock(&group->lock);
     group->places[comm->rank].has_left = true;
@@ -291,23 +354,27 @@ static void destroy_threads(spops_comm *comm)
     drop_reference(group);
 }
 
-static const spops_comm_transport transport_threads = {begin_threads, end_threads, destroy_threads};
+static const spops_comm_transport transport_threads = {begin_threads, end_threads, wait_threads,
+                                                       destroy_threads, .captures = false};
 
 // A place for a rank of this backend.
 static spops_status take_place(spops_context *ctx, const char *call, spops_comm_group *group,
                                int32_t rank)
 {
-    if (ctx->backend->kind != SPOPS_BACKEND_CPU)
-        return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED, "%s: ctx runs on %s, expected cpu", call,
-                          ctx->backend->name);
     if (group->broken) return fail_broken(ctx, call, group);
     SPOPS_REQUIRE(ctx, !group->places[rank].is_taken,
                   "%s: rank is %" PRId32 ", which has a communicator already", call, rank);
     SPOPS_REQUIRE(ctx, group->backend == NULL || group->backend == ctx->backend,
                   "%s: ctx runs on %s, other ranks on %s", call, ctx->backend->name,
                   group->backend->name);
-    group->places[rank].is_taken = true;
     group->backend = ctx->backend;
+    if (ctx->backend->comm_event_create != NULL) {
+        const spops_comm_event_args ready = {&group->places[rank].ready},
+                                    done = {&group->places[rank].done};
+        if (*ready.event == NULL) SPOPS_TRY(ctx->backend->comm_event_create(ctx, &ready));
+        if (*done.event == NULL) SPOPS_TRY(ctx->backend->comm_event_create(ctx, &done));
+    }
+    group->places[rank].is_taken = true;
     ++group->references;
     return SPOPS_STATUS_OK;
 }

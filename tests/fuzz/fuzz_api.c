@@ -2301,6 +2301,12 @@ static void use_comm(world *w)
     int64_t counts[4], offsets[4];
     uint8_t value[8] = {0}, values[16];
     o.timeout_ms = rarely(w) ? hostile_i32(w) : 1;
+    uint8_t id[SPOPS_COMM_NCCL_ID_BYTES] = {0};
+    FUZZ_REQUIRE(!CALL(w, spops_comm_get_nccl_id(w->ctx, id)) &&
+                     !CALL(w, spops_comm_create_nccl(w->ctx, id, &o, &comm)) &&
+                     !CALL(w, spops_comm_create_nccl_id(w->ctx, id, num_ranks, 0, &o, &comm)) &&
+                     comm == NULL,
+                 "NCCL on the CPU");
     if (num_ranks > 2 || spops_comm_group_create(num_ranks, rarely(w) ? NULL : &group) != 0) return;
     const int32_t rank = rarely(w) ? hostile_i32(w) : 0;
     (void)CALL(w, spops_comm_create_threads(w->ctx, rarely(w) ? NULL : group, rank, &o, &comm));
@@ -2318,6 +2324,17 @@ static void use_comm(world *w)
         (void)CALL(w, spops_comm_barrier_sync(w->ctx, comm)); // refused, where that one has begun
         (void)CALL(w, spops_comm_exchange_end(w->ctx, comm));
         (void)CALL(w, spops_comm_gather_sync(w->ctx, comm, value, pick(w, 9), values));
+        (void)CALL(
+            w, spops_comm_broadcast_execute(w->ctx, comm, rarely(w) ? hostile_i32(w) : 0, recv));
+        const int64_t parts = count_of(w, pick(w, 4)), width = count_of(w, pick(w, 90));
+        const int64_t first[3] = {rarely(w), parts, parts};
+        const size_t scratch = spops_comm_sum_scratch_bytes(comm, parts, width, SPOPS_DTYPE_F32);
+        if (scratch < MOST_BYTES) (void)CALL(w, spops_context_reserve(w->ctx, scratch));
+        (void)CALL(w, spops_comm_sum_execute(
+                          w->ctx, comm, rarely(w) ? NULL : first,
+                          matrix(w, pick(w, 4), width < MOST_BYTES ? width : 3, SPOPS_DTYPE_F32),
+                          matrix(w, 1, width < MOST_BYTES ? width : 3, SPOPS_DTYPE_F32)));
+        (void)CALL(w, spops_comm_wait_sync(w->ctx, comm));
         (void)CALL(w, spops_comm_agree_sync(w->ctx, comm, said[pick(w, 4)]));
         FUZZ_REQUIRE(spops_comm_rank(comm) == 0 && spops_comm_num_ranks(comm) == num_ranks, "rank");
     }

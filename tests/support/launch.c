@@ -27,6 +27,7 @@ bool test_open(test_device *d, spops_backend_kind backend, test_launch launch)
     memset(d, 0, sizeof *d);
     d->backend = backend;
     d->launch = launch;
+    d->device = device_used();
     checked_alloc_init(&d->memory);
     const char *only = getenv("SPOPS_TEST_BACKEND");
     if (only != NULL && strcmp(only, test_backend_name(backend)) != 0) {
@@ -53,6 +54,7 @@ spops_context *test_context(test_device *d, int32_t num_threads)
     spops_context *ctx = NULL;
     spops_context_options options = spops_context_options_default();
     options.backend = d->backend;
+    options.device = d->device;
     options.stream = d->stream;
     options.num_threads = num_threads;
     options.allocator = checked_alloc_hooks(&d->memory);

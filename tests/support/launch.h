@@ -25,6 +25,7 @@ const char *test_backend_name(spops_backend_kind backend);
 typedef struct test_device {
     spops_backend_kind backend;
     test_launch launch;
+    int32_t device; // that the thread used (device_use)
     void *stream;
     spops_context *ctx;
     checked_alloc memory;

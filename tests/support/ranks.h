@@ -9,7 +9,15 @@
 #include "spops/spops.h"
 #include "tests/support/launch.h"
 
+typedef enum test_ranks {
+    RANKS_CPU = 0,       // threads
+    RANKS_CUDA = 1,      // threads, on as many devices as there are, one or more ranks on each
+    RANKS_NCCL = 2,      // NCCL, by an id: a device for each rank
+    RANKS_NCCL_GIVEN = 3 // NCCL, a communicator of the caller's
+} test_ranks;
+
 typedef struct test_rank {
+    test_ranks kind;
     int32_t rank, num_ranks;
     test_device device; // the rank's own, on a stream of its own
     spops_context *ctx; // device.ctx
@@ -20,10 +28,17 @@ typedef struct test_rank {
 
 typedef void (*test_rank_body)(test_rank *r);
 
-// Runs body on num_ranks threads of a backend at once, each with `user`, and joins them. False where
-// there is no such device (test_open). A failure of a rank is one of the test.
+// Runs body on num_ranks threads at once, each with `user`, and joins them. False, with a line, where
+// there are not so many devices, or no NCCL. A failure of a rank is one of the test.
+bool test_ranks_run_as(test_ranks kind, int32_t num_ranks, int32_t timeout_ms, test_rank_body body,
+                       void *user);
+
+// Threads of a backend.
 bool test_ranks_run(spops_backend_kind backend, int32_t num_ranks, int32_t timeout_ms,
                     test_rank_body body, void *user);
+
+// For tests of all kinds that this build and host have: the op of a case is a test_ranks.
+struct criterion_test_params every_ranks(void);
 
 __attribute__((format(printf, 2, 3))) void test_rank_fail(test_rank *r, const char *format, ...);
 
