@@ -53,9 +53,11 @@ static void init_given(started *ranks, int32_t num_ranks)
 static void destroy_given(void *comm)
 {
     int (*destroy)(void *) = NULL;
-    void *symbol = dlsym(nccl_file(), "ncclCommDestroy");
+    void *symbol;
+    if (comm == NULL) return;
+    symbol = dlsym(nccl_file(), "ncclCommDestroy");
     memcpy(&destroy, &symbol, sizeof destroy);
-    if (destroy != NULL && comm != NULL) (void)destroy(comm);
+    if (destroy != NULL) (void)destroy(comm);
 }
 
 // ---- Ranks --------------------------------------------------------------------------------------
