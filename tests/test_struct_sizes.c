@@ -83,6 +83,24 @@ static spops_status read_voxels(fixture *f, const void *s)
     return status;
 }
 
+static spops_comm_options good_comm(void)
+{
+    spops_comm_options o = spops_comm_options_default();
+    o.timeout_ms = 1000;
+    return o;
+}
+static spops_status read_comm(fixture *f, const void *s)
+{
+    spops_comm_group *group = NULL;
+    spops_comm *made = NULL;
+    cr_assert_eq(spops_comm_group_create(1, &group), SPOPS_STATUS_OK);
+    const spops_status status =
+        spops_comm_create_threads(f->ctx, group, 0, (const spops_comm_options *)s, &made);
+    spops_comm_destroy(made);
+    spops_comm_group_destroy(group);
+    return status;
+}
+
 static spops_bev_ranks good_ranks(void)
 {
     const spops_bev_ranks r = {sizeof r, 3, 2, ranks_depth, ranks_feat, ranks_bev, starts, lengths};
@@ -404,6 +422,7 @@ Test(struct_sizes, read)
 {
     fixture f = open_fixture();
     CHECK_READ(spops_context_options, good_context(), read_context);
+    CHECK_READ(spops_comm_options, good_comm(), read_comm);
     CHECK_READ(spops_bev_intervals, good_intervals(), read_intervals);
     CHECK_READ(spops_bev_ranks_out, good_ranks_out(), read_ranks_out);
     CHECK_READ(spops_bev_intervals_out, good_intervals_out(), read_intervals_out);
