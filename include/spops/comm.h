@@ -13,7 +13,8 @@
  * Ranks that do not come: the call ends after timeout_ms on the ranks that wait, with
  * COMM_BROKEN and the number of the first missing rank. A rank that destroyed its communicator ends
  * it at once. From then on the communicator is broken on all ranks, and every call says why; only
- * spops_comm_destroy is left.
+ * spops_comm_destroy is left. On CUDA, rows that were sent may be read until the streams of all ranks
+ * have run.
  *
  * Refusals: where ranks are threads, an argument that one rank's call refuses, or counts that do not
  * fit together, are an error of the call on all ranks, with the text of the rank; nothing was moved, and

@@ -324,7 +324,7 @@ static spops_status begin_threads(spops_context *ctx, spops_comm *comm,
         own->meeting.refused = refused;
         own->sends = comm->sends;
         own->recvs = comm->recvs;
-        if (meeting->refused != SPOPS_STATUS_OK) memcpy(own->text, ctx->error, sizeof own->text);
+        if (refused != SPOPS_STATUS_OK) memcpy(own->text, ctx->error, sizeof own->text);
         ++own->posted;
         (void)pthread_cond_broadcast(&group->changed);
     }
