@@ -140,9 +140,9 @@ spops_status spops_chunk_sums_create(spops_context *ctx, spops_comm *comm,
     spops_chunk_sums *s;
     spops_status status;
 
+    if ((uintptr_t)sums % sizeof *sums == 0 && sums != NULL) *sums = NULL;
     SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_check_object(ctx, call, "sums", sums, sizeof *sums));
-    *sums = NULL;
     SPOPS_REQUIRE(ctx, comm != NULL, "%s: comm is NULL", call);
     s = spops_host_alloc(ctx, 1, sizeof *s);
     status = SPOPS_STATUS_OUT_OF_MEMORY;

@@ -395,9 +395,9 @@ spops_status spops_halo_create(spops_context *ctx, spops_comm *comm,
     spops_status status = SPOPS_STATUS_OK;
     spops_halo *h;
 
+    if ((uintptr_t)halo % sizeof *halo == 0 && halo != NULL) *halo = NULL;
     SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_check_object(ctx, call, "halo", halo, sizeof *halo));
-    *halo = NULL;
     SPOPS_REQUIRE(ctx, comm != NULL, "%s: comm is NULL", call);
     if (partition == NULL)
         status = spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT, "%s: partition is NULL", call);

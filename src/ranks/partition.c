@@ -424,9 +424,9 @@ spops_status spops_partition_create(spops_context *ctx, spops_comm *comm,
     making m = {0};
     spops_status status;
 
+    if ((uintptr_t)partition % sizeof *partition == 0 && partition != NULL) *partition = NULL;
     SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_check_object(ctx, call, "partition", partition, sizeof *partition));
-    *partition = NULL;
     // What is wrong on this rank alone is said by all.
     status = spops_check_not_capturing(ctx, call);
     if (status == SPOPS_STATUS_OK) status = spops_plan_check_sync(ctx, call, "coords", coords);
