@@ -183,9 +183,8 @@ static void run_suite(bench *b)
     const int num = b->options.quick ? 1 : 4;
     for (int i = 0; i < num; ++i)
         measure(b, false, kib[i] * 1024);
-    if (b->backend == SPOPS_BACKEND_CPU)
-        measure(b, true,
-                27 * 256 * 256 * 4 / (b->options.quick ? 27 : 1)); // of a convolution's weights
+    measure(b, true,
+            27 * 256 * 256 * 4 / (b->options.quick ? 27 : 1)); // of a convolution's weights
 }
 
 const bench_suite bench_suite_comm = {.name = "comm", .run = run_suite};

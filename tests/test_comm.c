@@ -293,7 +293,7 @@ static void sum_rank(test_rank *r)
     for (int k = 0; k < 5; ++k)
         for (int j = 0; j < 5; ++j) {
             sum_case s = {parts[k], cols[j], SPOPS_DTYPE_F32, (k + j) % 2 == 1, NULL};
-            if (j % 2 == 1) s.dtype = SPOPS_DTYPE_F64;
+            if (r->kind == RANKS_CPU && j % 2 == 1) s.dtype = SPOPS_DTYPE_F64;
             s.first = sum_in_order(&s);
             sum_once(r, &s);
             free(s.first);
@@ -301,10 +301,15 @@ static void sum_rank(test_rank *r)
         }
 }
 
-Test(comm, sums_have_the_bits_of_one_rank)
+ParameterizedTestParameters(comm, sums_have_the_bits_of_one_rank)
+{
+    return every_ranks();
+}
+
+ParameterizedTest(struct case_param *p, comm, sums_have_the_bits_of_one_rank)
 {
     for (size_t n = 0; n < sizeof rank_counts / sizeof *rank_counts; ++n)
-        (void)test_ranks_run(SPOPS_BACKEND_CPU, rank_counts[n], LONG_MS, sum_rank, NULL);
+        (void)test_ranks_run_as((test_ranks)p->op, rank_counts[n], LONG_MS, sum_rank, NULL);
 }
 
 // ---- Graphs -------------------------------------------------------------------------------------

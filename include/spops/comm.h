@@ -269,7 +269,7 @@ SPOPS_API spops_status spops_comm_broadcast_execute(spops_context *ctx, spops_co
  *
  * part_offsets [num_ranks + 1] in host memory, the same on all ranks: rank r has parts part_offsets[r] to
  *           part_offsets[r + 1] - 1. The first is 0; a rank may have none.
- * parts     [parts of this rank, cols], f32 or f64.
+ * parts     [parts of this rank, cols], f32; on the CPU also f64.
  * out       [1, cols] of the same dtype, apart from parts, on every rank.
  *
  * A rank sums a range of columns of all parts, and gives the sums to all: a rank receives about as many
@@ -278,9 +278,9 @@ SPOPS_API spops_status spops_comm_broadcast_execute(spops_context *ctx, spops_co
  * Memory    In use until the stream has run.
  * Stream    As spops_comm_exchange_execute.
  * Scratch   spops_comm_sum_scratch_bytes, which the caller reserves (spops_context_reserve).
- * Numerics  In the dtype, in the order above: the same bits for any number of ranks.
- * Errors    NOT_SUPPORTED (CUDA: there is no kernel yet), INVALID_ARGUMENT, SCRATCH_TOO_SMALL, and those
- *           of spops_comm_exchange_execute.
+ * Numerics  In the dtype, in the order above: the same bits on every backend and for any number of ranks.
+ * Errors    INVALID_ARGUMENT, SCRATCH_TOO_SMALL, NOT_SUPPORTED (f64 on CUDA), and those of
+ *           spops_comm_exchange_execute.
  * Threads   One thread at a time per comm and ctx.
  */
 SPOPS_API spops_status spops_comm_sum_execute(spops_context *ctx, spops_comm *comm,

@@ -193,7 +193,7 @@ class Comm:
     def sum(self, parts: Tensor, part_offsets: Sequence[int]) -> Tensor:
         """((part 0 + part 1) + part 2) + ... over the parts of all ranks, with the same bits for any number of ranks.
 
-        parts : [own parts, cols], f32 or f64, on the CPU; rank r has parts part_offsets[r] to part_offsets[r + 1] - 1
+        parts : [own parts, cols], f32, on the CPU also f64; rank r has parts part_offsets[r] to part_offsets[r + 1] - 1
         """
         ctx, m = self._context(), self._matrix(parts, "parts")
         offsets = _numbers(part_offsets, self.num_ranks + 1, "part_offsets")

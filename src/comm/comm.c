@@ -373,7 +373,6 @@ size_t spops_comm_sum_scratch_bytes(const spops_comm *comm, int64_t num_parts, i
 static spops_status check_sum(spops_context *ctx, const char *call, const spops_comm *comm,
                               const int64_t *offsets, spops_matrix parts, spops_matrix out)
 {
-    SPOPS_REQUIRE_SLOT(ctx, call, comm_sum);
     SPOPS_TRY(check_capture(ctx, call, comm));
     SPOPS_TRY(spops_check_object(ctx, call, "part_offsets", offsets, sizeof *offsets));
     SPOPS_REQUIRE(ctx, offsets[0] == 0, "%s: part_offsets[0] is %" PRId64 ", expected 0", call,

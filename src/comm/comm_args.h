@@ -15,7 +15,7 @@ typedef struct spops_comm_sum_args {
     const void *parts; // part p begins at p * stride elements
     int64_t num_parts, stride, cols;
     void *out;
-    spops_dtype dtype; // f32 or f64
+    spops_dtype dtype; // f32; on the CPU also f64
 } spops_comm_sum_args;
 
 // A rank of an NCCL communicator, which is comm->state.
