@@ -834,7 +834,7 @@ ParameterizedTest(struct case_param *c, ranks, operators_have_the_bits_of_one_ra
     scene one = make_scene((spops_dtype)c->dtype, (spops_coords_order)c->op);
     scene many = make_scene((spops_dtype)c->dtype, (spops_coords_order)c->op);
 
-    if (c->launch != LAUNCH_DEFAULT || c->backend != SPOPS_BACKEND_CPU) return;
+    if (c->launch != LAUNCH_DEFAULT) return; // ranks have streams of their own
     forget_results(&one);
     draw_ranks(&one, 1, 0);
     if (!test_ranks_run((spops_backend_kind)c->backend, 1, TIMEOUT_MS, run_rank, &one)) return;
@@ -1037,7 +1037,6 @@ ParameterizedTestParameters(ranks, wrong_arguments_of_a_rank_are_said_on_all)
 ParameterizedTest(struct backend_param *p, ranks, wrong_arguments_of_a_rank_are_said_on_all)
 {
     scene s = {.dtype = SPOPS_DTYPE_F32};
-    if (p->backend != SPOPS_BACKEND_CPU) return; // ranks that are threads are the CPU's
     test_ranks_run((spops_backend_kind)p->backend, 2, TIMEOUT_MS, refuse_rank, &s);
 }
 
@@ -1059,12 +1058,6 @@ ParameterizedTest(struct backend_param *p, ranks, norms_of_parts_refuse)
     float *a = numbers + 8, *b = numbers + 16, *c = numbers + 24, *e = numbers + 32;
 
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
-    if (p->backend != SPOPS_BACKEND_CPU) {
-        cr_assert_eq(spops_batchnorm_sums_execute(d.ctx, g, x, a, b, NULL, NULL, NULL, c, e),
-                     SPOPS_STATUS_NOT_SUPPORTED);
-        test_close(&d);
-        return;
-    }
     fixed.fixed_statistics = 1;
     cr_assert_eq(spops_batchnorm_merge_execute(d.ctx, rows, odd, NULL, a, b, NULL, NULL),
                  SPOPS_STATUS_INVALID_ARGUMENT);

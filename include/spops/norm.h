@@ -122,7 +122,6 @@ SPOPS_API spops_status spops_batchnorm_execute_backward(
  *
  * Scratch       None.
  * Numerics      The bits depend on the arguments alone.
- * Errors        NOT_SUPPORTED on CUDA, as the two calls below.
  * The rest as spops_batchnorm_statistics_execute.
  */
 SPOPS_API spops_status spops_batchnorm_merge_execute(spops_context *ctx, const int32_t *chunk_rows,

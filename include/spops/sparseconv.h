@@ -81,9 +81,9 @@ typedef struct spops_conv_choice {
 /** Choices of spops_sparseconv_create. */
 typedef struct spops_sparseconv_options {
     size_t struct_size;
-    int32_t
-        backward; /* 1: also gradients. 2: gradients of weights and of the bias alone, which need
-                         PAIRS alone, also by IMPLICIT_GEMM: of a part of the output rows */
+    /* 1: also gradients. 2: gradients of weights and of the bias alone, which need PAIRS alone, also by
+       IMPLICIT_GEMM: of a part of the output rows */
+    int32_t backward;
     /* AUTO: what a row of the tuning says; else IMPLICIT_GEMM where it serves a call, else
        FETCH_ON_DEMAND. */
     spops_dataflow dataflow;

@@ -30,6 +30,7 @@ struct norm_params {
     float epsilon, momentum;
     spops_activated activated;
     bool fixed_statistics, is_rms;
+    int64_t total_rows; // grad_beta and grad_gamma are given, as sums over so many; 0: computed
     spops_norm_scratch scratch;
 };
 
@@ -88,14 +89,10 @@ __global__ void __launch_bounds__(threads)
                                  own.deviations);
 }
 
-// A warp a column.
-__global__ void __launch_bounds__(threads)
-    merge_moments_kernel(const __grid_constant__ norm_params p)
+// Moments of all rows become the statistics of column c of norm_params, or of spops_norm_merge_args.
+template <class Params>
+__device__ __forceinline__ void store_statistics(const Params &p, const moments &all, int c)
 {
-    const int c = (int)((blockIdx.x * threads + threadIdx.x) / 32);
-    if (c >= p.cols) return;
-    const moments all = merge_chunks<moments>(p, rows_of(p), c);
-    if (threadIdx.x % 32 != 0) return;
     const float var = all.count > 0.0f ? all.b / all.count : 0.0f;
     p.mean_out[c] = all.a;
     p.var_out[c] = var;
@@ -103,6 +100,32 @@ __global__ void __launch_bounds__(threads)
     const float unbiased = all.count > 1.0f ? all.b / (all.count - 1.0f) : var;
     p.running_mean[c] += 2.0f * p.momentum * spops_norm_half_distance(p.running_mean[c], all.a);
     p.running_var[c] += p.momentum * (unbiased - p.running_var[c]);
+}
+
+// A warp a column.
+__global__ void __launch_bounds__(threads)
+    merge_moments_kernel(const __grid_constant__ norm_params p)
+{
+    const int c = (int)((blockIdx.x * threads + threadIdx.x) / 32);
+    if (c >= p.cols) return;
+    const moments all = merge_chunks<moments>(p, rows_of(p), c);
+    if (threadIdx.x % 32 == 0) store_statistics(p, all, c);
+}
+
+// Statistics of chunks that were computed elsewhere, in their order: a thread a column.
+__global__ void __launch_bounds__(threads)
+    merge_statistics_kernel(const __grid_constant__ spops_norm_merge_args p)
+{
+    const int cols = (int)(p.chunks.cols / 2), c = (int)(blockIdx.x * threads + threadIdx.x);
+    moments all = {0.0f, 0.0f, 0.0f};
+    if (c >= cols) return;
+    for (int64_t chunk = 0; chunk < p.chunks.rows; ++chunk) {
+        const float *row =
+            static_cast<const float *>(p.chunks.data) + chunk * p.chunks.row_stride + c;
+        const float rows = (float)p.chunk_rows[chunk];
+        if (rows > 0.0f) all.merge({rows, row[0], row[cols] * rows});
+    }
+    store_statistics(p, all, c);
 }
 
 // ---- The value and its gradient -----------------------------------------------------------------
@@ -217,12 +240,15 @@ __global__ void __launch_bounds__(threads)
     if (at.n == 0) return;
     s.read(p, at);
     if (!p.fixed_statistics && n > 0) {
-        const float share = 1.0f / (float)n;
+        const bool given = p.total_rows > 0;
+        const float *sums = given ? p.grad_beta : p.scratch.sums;
+        const float *products = given ? p.grad_gamma : sums + p.cols;
+        const float share = 1.0f / (float)(given ? p.total_rows : n);
 #pragma unroll
         for (int j = 0; j < VEC; ++j) {
             if (j >= at.n) continue;
-            mean[j] = p.scratch.sums[at.col + j] * share;
-            slope[j] = p.scratch.sums[p.cols + at.col + j] * share;
+            mean[j] = sums[at.col + j] * share;
+            slope[j] = products[at.col + j] * share;
         }
     }
     for (int64_t r = (int64_t)blockIdx.x * at.step + at.ty; r < n;
@@ -506,6 +532,7 @@ norm_params params_of(const spops_norm_args *args)
     p.activated = args->activated;
     p.fixed_statistics = args->fixed_statistics != 0;
     p.is_rms = args->is_rms;
+    p.total_rows = args->total_rows;
     p.scratch = args->scratch;
     return p;
 }
@@ -577,10 +604,13 @@ template <bool ANY, class T, int VEC> struct launcher {
                              p.lanes == 32 ? row_statistics_kernel<true, T, VEC>
                                            : row_statistics_kernel<false, T, VEC>,
                              g.whole_rows, threads, p));
-        SPOPS_TRY(launch(ctx, "norm_backward: launch of chunk_sums", chunk_sums_kernel<ANY, T, VEC>,
-                         g.chunks, threads, p));
-        SPOPS_TRY(launch(ctx, "norm_backward: launch of merge_sums", merge_sums_kernel, g.columns,
-                         threads, p));
+        if (args->total_rows == 0) {
+            SPOPS_TRY(launch(ctx, "norm_backward: launch of chunk_sums",
+                             chunk_sums_kernel<ANY, T, VEC>, g.chunks, threads, p));
+            SPOPS_TRY(launch(ctx, "norm_backward: launch of merge_sums", merge_sums_kernel,
+                             g.columns, threads, p));
+        }
+        if (args->grad_x.data == nullptr) return SPOPS_STATUS_OK;
         if (args->mean == nullptr)
             return launch(ctx, "norm_backward: launch of row_gradient",
                           p.lanes == 32 ? row_gradient_kernel<true, ANY, T, VEC>
@@ -619,4 +649,11 @@ extern "C" spops_status spops_cuda_norm_forward(spops_context *ctx, const spops_
 extern "C" spops_status spops_cuda_norm_backward(spops_context *ctx, const spops_norm_args *args)
 {
     return with_launcher(args, [&](auto l) { return l.backward(ctx, args); });
+}
+
+extern "C" spops_status spops_cuda_norm_merge(spops_context *ctx, const spops_norm_merge_args *args)
+{
+    return launch(ctx, "norm_merge: launch of merge_statistics", merge_statistics_kernel,
+                  dim3((unsigned)((args->chunks.cols / 2 + threads - 1) / threads)), threads,
+                  *args);
 }

@@ -215,7 +215,6 @@ static spops_status differentiate_part(spops_context *ctx, const char *call, spo
                                             {.f = read->activation_slope}};
     SPOPS_OUTER_CALL(ctx, call, NULL);
     SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_batchnorm_backward, given, attributes));
-    SPOPS_REQUIRE_SLOT(ctx, call, norm_merge);
     SPOPS_REQUIRE(ctx, args->x.cols == 0 || (grad_gamma != NULL && grad_beta != NULL),
                   "%s: grad_gamma or grad_beta is NULL, expected both", call);
     return differentiate(ctx, call, args, grad_out, gamma, beta, grad_x, grad_gamma, grad_beta);
