@@ -129,10 +129,56 @@ static int put_inputs(drawn_blocks *bs, const drawn_call *root, const drawn_call
     return num;
 }
 
+// Plans among the values that are no blocks belong to a context of the test's.
+static bool has_handle(const drawn_call *c, const spops_value *values)
+{
+    for (int i = 0; i < c->row->num_inputs; ++i)
+        if (values[i].type == SPOPS_VALUE_POINTER) return true;
+    return false;
+}
+
+// On a device the block is filled by a captured graph, after a call on its stream.
+static spops_status call_maker(const drawn_call *maker, test_device *d, const spops_value *values,
+                               drawn_block *b)
+{
+    static void *stream;
+    device_graph *graph = NULL;
+    void *memory = NULL;
+    size_t bytes = 0;
+    spops_value ret;
+    spops_status status;
+
+    if (d->backend == SPOPS_BACKEND_CPU || has_handle(maker, values))
+        return spops_call(d->ctx, maker->op, values, maker->num_values, &ret);
+    status = spops_call_scratch_bytes(NULL, maker->op, values, maker->num_values, &bytes);
+    if (status != SPOPS_STATUS_OK) return status;
+    bytes = bytes > 0 ? spops_context_scratch_memory(bytes) : 0;
+    if (bytes > 0) cr_assert(device_alloc(d->backend, bytes, &memory));
+    if (stream == NULL) cr_assert(device_stream_create(d->backend, &stream));
+    cr_assert(device_stream_wait(d->backend, NULL));
+    status =
+        spops_call_on_stream(stream, memory, bytes, maker->op, values, maker->num_values, &ret);
+    cr_assert(device_stream_wait(d->backend, stream));
+    if (status == SPOPS_STATUS_OK) {
+        cr_assert(device_fill(d->backend, b->memory + ROOM, POISON, (size_t)b->shape[0] * 4));
+        cr_assert(device_stream_wait(d->backend, NULL));
+        cr_assert(device_capture_begin(stream), "%s", device_error());
+        status =
+            spops_call_on_stream(stream, memory, bytes, maker->op, values, maker->num_values, &ret);
+        const bool is_whole = device_capture_end(stream, &graph);
+        cr_assert(is_whole && status == SPOPS_STATUS_OK, "%s, captured: %s", maker->op->name,
+                  is_whole ? spops_last_error(NULL) : device_error());
+        cr_assert(device_graph_launch(graph, stream) && device_stream_wait(d->backend, stream));
+        device_graph_destroy(graph);
+    }
+    device_free(d->backend, memory);
+    return status;
+}
+
 static bool fill(drawn_blocks *bs, const drawn_call *root, const drawn_call *maker, test_device *d,
                  drawn_block *b)
 {
-    spops_value values[DRAWN_MAX_VALUES], ret;
+    spops_value values[DRAWN_MAX_VALUES];
     spops_tensor tensors[SPOPS_ROW_MAX_ARGS];
     int64_t sizes[SPOPS_ROW_MAX_ARGS];
 
@@ -140,7 +186,7 @@ static bool fill(drawn_blocks *bs, const drawn_call *root, const drawn_call *mak
     (void)put_inputs(bs, root, maker, d, values, &b->is_same);
     draw_inputs(maker, d, b, values, tensors, sizes);
     put(maker->row, maker->row->num_args - 1, b, values);
-    return spops_call(d->ctx, maker->op, values, maker->num_values, &ret) == SPOPS_STATUS_OK;
+    return call_maker(maker, d, values, b) == SPOPS_STATUS_OK;
 }
 
 static drawn_block *block_of(drawn_blocks *bs, const drawn_call *c, test_device *d,
