@@ -96,4 +96,22 @@ typedef struct spops_map_pairs_args {
     void *workspace;
 } spops_map_pairs_args;
 
+// Levels whose rows lie as given and whose windows lie beside each other: size = stride, dilation 1, at
+// most SPOPS_NEST_TAPS taps. All of them follow from the finest.
+enum {
+    SPOPS_NEST_LEVELS = 8,
+    SPOPS_NEST_TAPS = 64,
+    SPOPS_NEST_STEPS = 8192,      // taps of a window times those of a map within that follows
+    SPOPS_NEST_MAX_ROWS = 1 << 19 // of the finest
+};
+
+typedef struct spops_nest_args {
+    int32_t num_levels;                                   // at least 2
+    const spops_coords_arrays *levels[SPOPS_NEST_LEVELS]; // the finest, then HASH each
+    const spops_map_arrays *down[SPOPS_NEST_LEVELS];      // from a level to the next one
+    // A map within a level that follows from that within the next one, and the latter; NULL: none.
+    const spops_map_arrays *within[SPOPS_NEST_LEVELS], *coarse_within[SPOPS_NEST_LEVELS];
+    void *workspace;
+} spops_nest_args;
+
 #endif

@@ -1,0 +1,700 @@
+// SPDX-License-Identifier: Apache-2.0
+// Levels of a pyramid whose windows lie beside each other (size = stride, dilation 1) and whose rows lie
+// as given: a row has one cell in each coarser level, which follows from the row itself, so that all
+// levels are made from the finest at once.
+//
+//     start_levels:   tables and counts are empty
+//     enter_cells:    a thread a finest row: its cell in each level gets the earliest row in it
+//     count_leaders:  which levels a row is the earliest of its cell in; counted by tile
+//     put_levels:     those are numbered in their order: rows, index, empty lines of the maps down
+//     link_levels:    the cell of each row of each level is its coarser row: tables down and up
+//
+// A map within a level follows from that of the coarser one: a neighbour of a row lies in a neighbour of
+// the row's cell.
+//
+//     follow_within:  a warp a row, a lane a tap: neighbour of the cell -> its row at the tap's place
+#include "kernels/coords/coord_index.cuh"
+#include "kernels/core/scan.cuh"
+#include "kernels/maps/row_sort.cuh"
+#include "maps/map_arrays.h"
+
+namespace
+{
+
+using spops::blocks_for;
+using spops::coord_index;
+using spops::hash_table;
+using spops::launch;
+using spops::WAITS_FOR_PREVIOUS;
+
+constexpr int threads = 256;
+constexpr int tile = 1024; // rows that a block numbers, one a thread
+constexpr int most_coarser = SPOPS_NEST_LEVELS - 1;
+constexpr int most_taps = SPOPS_NEST_TAPS;
+
+// A coarser level, and the map to it from the level before.
+struct level_params {
+    spops_key_layout layout;
+    int32_t stride[SPOPS_MAX_DIMS], padding[SPOPS_MAX_DIMS];
+    int32_t shift[SPOPS_MAX_DIMS]; // the logarithm of stride; -1: it has none
+    hash_table cells;              // the earliest finest row of a cell; then the cell's number
+    hash_table index;              // the set's own
+    spops_coords_state *state;
+    int32_t *rows;
+    uint64_t *keys;
+    int32_t *row_item;
+    int64_t max_rows;
+    int32_t *table, *fine_table; // the latter NULL where it is not wanted
+    uint32_t *masks, *fine_masks;
+    int32_t *tap_counts;
+    spops_map_state *map_state;
+    int32_t table_stride, mask_words;
+    uint32_t *slots;      // [finest rows] of cells
+    int32_t *tile_counts; // [tiles] cells whose earliest row lies in the tile
+    int2 *links;          // [rows of the level before] coarser row or -1, and tap
+};
+
+struct nest_params {
+    level_params level[most_coarser];
+    int32_t num_coarser, dims;
+    int64_t max_rows; // finest
+    const int32_t *rows, *num_rows;
+    uint8_t *leads; // [finest rows] levels that the row leads: it is the earliest of its cell there
+    int32_t *found; // [num_coarser] rows, also past the capacity
+    int32_t num_tiles;
+};
+
+static_assert(sizeof(nest_params) <= 4096, "parameters of a kernel");
+
+// ---- Empty --------------------------------------------------------------------------------------
+
+struct start_params {
+    ulonglong2 *tables[2 * most_coarser];
+    int64_t num_pairs[2 * most_coarser]; // of entries
+    int32_t *tap_counts[2 * most_coarser + 1];
+    int32_t num_taps[2 * most_coarser + 1];
+    spops_map_state *states[2 * most_coarser + 1];
+    int32_t *found;
+    int32_t num_tables, num_maps, num_coarser;
+};
+
+__global__ void __launch_bounds__(threads) start_levels(const __grid_constant__ start_params p)
+{
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
+    const int64_t first = (int64_t)blockIdx.x * threads + threadIdx.x;
+    const int64_t stride = (int64_t)gridDim.x * threads;
+    for (int t = 0; t < p.num_tables; ++t)
+        for (int64_t i = first; i < p.num_pairs[t]; i += stride)
+            p.tables[t][i] = make_ulonglong2(spops::hash_empty, spops::hash_empty);
+    for (int m = (int)blockIdx.x; m < p.num_maps; m += (int)gridDim.x) {
+        for (int32_t k = (int32_t)threadIdx.x; k < p.num_taps[m]; k += threads)
+            p.tap_counts[m][k] = 0;
+        if (threadIdx.x == 0) p.states[m]->num_pairs = 0;
+    }
+    if (first < p.num_coarser) p.found[first] = INT32_MAX;
+}
+
+// ---- Cells --------------------------------------------------------------------------------------
+
+struct cell {
+    int32_t v[SPOPS_KEY_COLUMNS]; // batch and axes
+};
+
+__device__ __forceinline__ cell finest_cell(const nest_params &p, int64_t i)
+{
+    cell c = {};
+    if (p.dims == 3) {
+        const int4 row = __ldg((const int4 *)p.rows + i);
+        c.v[0] = row.x, c.v[1] = row.y, c.v[2] = row.z, c.v[3] = row.w;
+        return c;
+    }
+#pragma unroll
+    for (int k = 0; k < SPOPS_KEY_COLUMNS; ++k)
+        if (k <= p.dims) c.v[k] = __ldg(p.rows + i * (1 + p.dims) + k);
+    return c;
+}
+
+// The cell of the next level that c lies in. Returns the tap of c in it.
+__device__ __forceinline__ int32_t go_up(const level_params &l, int dims, cell *c)
+{
+    int32_t tap = 0;
+#pragma unroll
+    for (int a = 0; a < SPOPS_MAX_DIMS; ++a) {
+        if (a >= dims) break;
+        const int64_t u = (int64_t)c->v[a + 1] + l.padding[a];
+        int64_t q;
+        if (l.shift[a] >= 0) {
+            q = u >> l.shift[a];
+        } else {
+            q = u / l.stride[a];
+            if (q * l.stride[a] > u) --q;
+        }
+        tap = tap * l.stride[a] + (int32_t)(u - q * l.stride[a]);
+        c->v[a + 1] = (int32_t)q;
+    }
+    return tap;
+}
+
+__device__ __forceinline__ uint64_t key_of(const level_params &l, int dims, const cell &c)
+{
+    uint64_t key = 0;
+#pragma unroll
+    for (int k = 0; k < SPOPS_KEY_COLUMNS; ++k)
+        if (k <= dims) key |= spops_key_column(&l.layout, k, c.v[k]);
+    return key;
+}
+
+// Rows beside each other in a cell enter it once.
+__global__ void __launch_bounds__(threads) enter_cells(const __grid_constant__ nest_params p)
+{
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
+    const int lane = threadIdx.x % 32;
+    const int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x;
+    const int32_t n = *p.num_rows;
+    const bool used = i < n;
+    if ((int64_t)blockIdx.x * threads >= n) return;
+    cell c = finest_cell(p, used ? i : 0);
+    for (int m = 0; m < p.num_coarser; ++m) {
+        const level_params &l = p.level[m];
+        (void)go_up(l, p.dims, &c);
+        const uint64_t key = used ? key_of(l, p.dims, c) : SPOPS_KEY_NONE;
+        const uint64_t before = __shfl_up_sync(~0u, key, 1);
+        const bool begins = lane == 0 || before != key;
+        const uint32_t heads = __ballot_sync(~0u, begins);
+        uint32_t slot = 0;
+        if (used && begins) slot = spops::hash_insert(l.cells, key, (int32_t)i, nullptr);
+        slot = __shfl_sync(~0u, slot, 31 - __clz((int)(heads & (~0u >> (31 - lane)))));
+        if (used) l.slots[i] = slot;
+    }
+}
+
+// Whoever leads a level leads all finer ones.
+__global__ void __launch_bounds__(tile) count_leaders(const __grid_constant__ nest_params p)
+{
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
+    const int64_t i = (int64_t)blockIdx.x * tile + threadIdx.x;
+    const bool used = i < *p.num_rows;
+    uint32_t slot[most_coarser];
+    int lead = 0;
+#pragma unroll
+    for (int m = 0; m < most_coarser; ++m)
+        slot[m] = used && m < p.num_coarser ? p.level[m].slots[i] : 0;
+#pragma unroll
+    for (int m = 0; m < most_coarser; ++m) {
+        if (!used || m >= p.num_coarser) continue;
+        const hash_table &cells = p.level[m].cells;
+        if (spops::hash_value(cells, cells.entries[slot[m]]) == i) lead = m + 1;
+    }
+    if (used) p.leads[i] = (uint8_t)lead;
+    for (int m = 0; m < p.num_coarser; ++m) {
+        const int count = __syncthreads_count(lead > m);
+        if (threadIdx.x == 0) p.level[m].tile_counts[blockIdx.x] = count;
+    }
+}
+
+// ---- Rows ---------------------------------------------------------------------------------------
+
+// Row r of a level, which finer row `item` begins, with nothing in its line of the map down.
+__device__ __forceinline__ void put_row(const level_params &l, int dims, const cell &c,
+                                        uint64_t key, int32_t r, int32_t item)
+{
+    int32_t *row = l.rows + (int64_t)r * (1 + dims);
+    if (dims == 3) {
+        *(int4 *)row = make_int4(c.v[0], c.v[1], c.v[2], c.v[3]);
+    } else {
+#pragma unroll
+        for (int k = 0; k < SPOPS_KEY_COLUMNS; ++k)
+            if (k <= dims) row[k] = c.v[k];
+    }
+    l.keys[r] = key;
+    l.row_item[r] = item;
+    spops::hash_insert(l.index, key, r, nullptr); // keys come once here: none has to be compared
+    int4 *line = (int4 *)(l.table + (int64_t)r * l.table_stride);
+    for (int32_t q = 0; q < l.table_stride / 4; ++q)
+        line[q] = make_int4(-1, -1, -1, -1);
+    for (int32_t w = 0; w < l.mask_words; ++w)
+        l.masks[(int64_t)r * l.mask_words + w] = 0;
+}
+
+// Where a level has more rows than fit, what follows from the first of those that do not is dropped in
+// all coarser levels: leaders of a cell are kept up to a number of the finest row, in each level.
+__global__ void __launch_bounds__(tile) put_levels(const __grid_constant__ nest_params p)
+{
+    __shared__ int32_t warp_before[most_coarser][tile / 32];
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
+    const int64_t i = (int64_t)blockIdx.x * tile + threadIdx.x;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const bool used = i < *p.num_rows;
+    const int lead = used ? p.leads[i] : 0;
+    for (int m = 0; m < p.num_coarser; ++m) {
+        const uint32_t votes = __ballot_sync(~0u, lead > m);
+        if (lane == 0) warp_before[m][warp] = __popc(votes);
+    }
+    __syncthreads();
+    if (warp < p.num_coarser) {
+        int32_t base = 0;
+        for (unsigned b = lane; b < blockIdx.x; b += 32)
+            base += p.level[warp].tile_counts[b];
+        base = spops::warp_sum(base);
+        const int32_t count = warp_before[warp][lane];
+        const int32_t sum = base + spops::warp_scan(count);
+        warp_before[warp][lane] = sum - count;
+        if (blockIdx.x == (unsigned)p.num_tiles - 1 && lane == 31) atomicMin(p.found + warp, sum);
+    }
+    __syncthreads();
+    cell c = finest_cell(p, used ? i : 0);
+    int32_t item = (int32_t)i; // number in the level before
+    bool kept = used, ends = false;
+    for (int m = 0; m < p.num_coarser; ++m) {
+        const level_params &l = p.level[m];
+        const uint32_t votes = __ballot_sync(~0u, lead > m);
+        const int32_t r = warp_before[m][warp] + __popc(votes & ((1u << lane) - 1));
+        if (ends) atomicMin(p.found + m, r);
+        if (!kept || lead <= m) continue;
+        (void)go_up(l, p.dims, &c);
+        const uint64_t key = key_of(l, p.dims, c);
+        // From now on the table says the row. Nobody else reads it in this launch.
+        l.cells.entries[l.slots[i]] = spops::hash_entry(l.cells, key, r);
+        kept = r < l.max_rows;
+        ends = r == l.max_rows;
+        if (kept) put_row(l, p.dims, c, key, r, item);
+        item = r;
+    }
+}
+
+// ---- Links --------------------------------------------------------------------------------------
+
+// Row r of the level before, which is tap `tap` of coarser row `parent`; -1: that was dropped.
+__device__ __forceinline__ void put_link(const level_params &l, int32_t r, int32_t parent,
+                                         int32_t tap)
+{
+    if (l.links != nullptr) l.links[r] = make_int2(parent, tap);
+    if (parent >= 0) {
+        l.table[(int64_t)parent * l.table_stride + tap] = r;
+        atomicOr(l.masks + (int64_t)parent * l.mask_words + tap / 32, 1u << tap % 32);
+    }
+    if (l.fine_table == nullptr) return;
+    int4 *line = (int4 *)(l.fine_table + (int64_t)r * l.table_stride);
+    for (int32_t q = 0; q < l.table_stride / 4; ++q) {
+        const int32_t t = tap - 4 * q;
+        line[q] = make_int4(t == 0 ? parent : -1, t == 1 ? parent : -1, t == 2 ? parent : -1,
+                            t == 3 ? parent : -1);
+    }
+    for (int32_t w = 0; w < l.mask_words; ++w)
+        l.fine_masks[(int64_t)r * l.mask_words + w] =
+            parent >= 0 && tap / 32 == w ? 1u << tap % 32 : 0u;
+}
+
+// The counts of level m and of the map to it.
+__device__ __forceinline__ void put_states(const nest_params &p, int m)
+{
+    const level_params &l = p.level[m];
+    const int32_t found = p.found[m], items = *p.num_rows;
+    const int64_t before =
+        m == 0 ? (int64_t)items : min((int64_t)p.found[m - 1], p.level[m - 1].max_rows);
+    spops_coords_state state = {};
+    state.num_rows = (int32_t)min((int64_t)found, l.max_rows);
+    state.num_merged = (int32_t)(before - found);
+    state.overflow = found > l.max_rows;
+    state.duplicate = state.duplicate_of = -1;
+    *l.state = state;
+    l.map_state->num_out = state.num_rows;
+    l.map_state->num_in = (int32_t)before;
+    l.map_state->overflow = 0;
+    l.map_state->reserved = 0;
+}
+
+__global__ void __launch_bounds__(threads) link_levels(const __grid_constant__ nest_params p)
+{
+    __shared__ int32_t counts[most_coarser][most_taps];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    for (int k = (int)threadIdx.x; k < most_coarser * most_taps; k += threads)
+        counts[k / most_taps][k % most_taps] = 0;
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
+    if (blockIdx.x == 0 && (int)threadIdx.x < p.num_coarser) put_states(p, (int)threadIdx.x);
+    const int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x;
+    const int32_t n = *p.num_rows;
+    bool kept = i < n;
+    if ((int64_t)blockIdx.x * threads >= n) return;
+    const int lead = kept ? p.leads[i] : 0;
+    int32_t parents[most_coarser];
+#pragma unroll
+    for (int m = 0; m < most_coarser; ++m) {
+        parents[m] = -1;
+        if (!kept || m >= p.num_coarser || lead < m) continue;
+        const hash_table &cells = p.level[m].cells;
+        parents[m] = spops::hash_value(cells, cells.entries[p.level[m].slots[i]]);
+    }
+    __syncthreads();
+    cell c = finest_cell(p, kept ? i : 0);
+    int32_t item = (int32_t)i;
+#pragma unroll
+    for (int m = 0; m < most_coarser; ++m) {
+        if (m >= p.num_coarser) break;
+        const level_params &l = p.level[m];
+        uint32_t tap = ~0u;
+        kept = kept && lead >= m;
+        if (kept) {
+            const int32_t t = go_up(l, p.dims, &c);
+            const bool fits = parents[m] < l.max_rows;
+            put_link(l, item, fits ? parents[m] : -1, t);
+            if (fits) tap = (uint32_t)t;
+            item = parents[m];
+            kept = fits;
+        }
+        const uint32_t lanes = spops::equal_lanes(tap);
+        if (tap != ~0u && (lanes & ((1u << lane) - 1)) == 0)
+            atomicAdd(&counts[m][tap], __popc(lanes));
+    }
+    __syncthreads();
+    for (int m = warp; m < p.num_coarser; m += threads / 32) {
+        const level_params &l = p.level[m];
+        unsigned long long sum = 0;
+        for (int k = lane; k < most_taps; k += 32) {
+            if (counts[m][k] == 0) continue;
+            atomicAdd(l.tap_counts + k, counts[m][k]);
+            sum += (unsigned)counts[m][k];
+        }
+        sum = spops::warp_sum(sum);
+        if (lane == 0 && sum > 0) atomicAdd((unsigned long long *)&l.map_state->num_pairs, sum);
+    }
+}
+
+// ---- Maps within --------------------------------------------------------------------------------
+
+struct within_params {
+    coord_index index; // of the level
+    spops_taps taps, coarse;
+    int32_t stride[SPOPS_MAX_DIMS]; // of the window between the levels
+    int32_t num_children;           // taps of that
+    const int32_t *rows, *num_rows;
+    const int32_t *coarse_overflow; // not 0: rows of the coarser level are missing
+    const int2 *links;
+    const int32_t *coarse_table, *down_table;
+    int32_t coarse_stride, down_stride;
+    int32_t *table;
+    uint32_t *masks;
+    int32_t *tap_counts;
+    spops_map_state *state;
+    int32_t table_stride, mask_words;
+};
+
+constexpr int follow_threads = 512;
+constexpr int rows_at_once = 4; // of a warp
+
+// Where tap k of a row that is child `child` of its cell lies: the tap of the cell that leads to the
+// neighbour's, above the place of the neighbour in that.
+__device__ __forceinline__ uint32_t step_of(const within_params &p, int32_t child, int32_t k)
+{
+    uint32_t cell_tap = 0, place = 0, cell_step = 1, place_step = 1;
+    for (int a = p.taps.dims - 1; a >= 0; --a) {
+        const int32_t stride = p.stride[a], t = child % stride +
+                                                p.taps.dilation[a] * (k % p.taps.size[a]) -
+                                                p.taps.padding[a];
+        const int32_t q = t >= 0 ? t / stride : -((stride - 1 - t) / stride);
+        cell_tap += cell_step * (uint32_t)((q + p.coarse.padding[a]) / p.coarse.dilation[a]);
+        place += place_step * (uint32_t)(t - q * stride);
+        cell_step *= (uint32_t)p.coarse.size[a];
+        place_step *= (uint32_t)stride;
+        child /= stride;
+        k /= p.taps.size[a];
+    }
+    return cell_tap << 16 | place;
+}
+
+template <class Finder>
+__device__ __forceinline__ int32_t find_tap_by(const within_params &p, int32_t r, int32_t k)
+{
+    const int32_t *row = p.rows + (int64_t)r * (1 + p.taps.dims);
+    uint64_t code = Finder::part(p.index, 0, row[0]);
+    for (int a = p.taps.dims - 1; a >= 0; --a) {
+        const int64_t v = spops_tap_fine(&p.taps, a, row[a + 1], k % p.taps.size[a]);
+        if (!spops_key_fits(&p.index.layout, a + 1, v)) return -1;
+        code += Finder::part(p.index, a + 1, v);
+        k /= p.taps.size[a];
+    }
+    return Finder::finish(p.index, code, Finder::begin(p.index, code));
+}
+
+// The row at tap k of row r, by the level's own index.
+__device__ __noinline__ int32_t find_tap(const within_params &p, int32_t r, int32_t k)
+{
+    if (p.index.search == SPOPS_COORDS_SEARCH_HASH) return find_tap_by<spops::hash_finder>(p, r, k);
+    if (p.index.search == SPOPS_COORDS_SEARCH_GRID) return find_tap_by<spops::grid_finder>(p, r, k);
+    return find_tap_by<spops::sorted_finder>(p, r, k);
+}
+
+// Rows `first` to first + rows_at_once - 1 of those before n, taps of one word. Returns how many of
+// them have this lane's tap.
+__device__ __forceinline__ int32_t follow_rows(const within_params &p, const uint32_t *steps,
+                                               int64_t first, int32_t n, int32_t w, bool overflow)
+{
+    const int lane = threadIdx.x % 32;
+    const int32_t k = 32 * w + lane;
+    const bool is_tap = k < p.taps.num_taps;
+    int32_t from[rows_at_once], place[rows_at_once], found[rows_at_once], count = 0;
+    int2 link[rows_at_once];
+#pragma unroll
+    for (int u = 0; u < rows_at_once; ++u)
+        link[u] = first + u < n ? __ldg(p.links + first + u) : make_int2(-1, 0);
+#pragma unroll
+    for (int u = 0; u < rows_at_once; ++u) {
+        from[u] = -1;
+        if (!is_tap || link[u].x < 0) continue;
+        const uint32_t step = steps[link[u].y * p.taps.num_taps + k];
+        place[u] = (int32_t)(step & 0xffff);
+        from[u] = __ldg(p.coarse_table + (int64_t)link[u].x * p.coarse_stride + (step >> 16));
+    }
+#pragma unroll
+    for (int u = 0; u < rows_at_once; ++u)
+        found[u] =
+            from[u] >= 0 ? __ldg(p.down_table + (int64_t)from[u] * p.down_stride + place[u]) : -1;
+#pragma unroll
+    for (int u = 0; u < rows_at_once; ++u) {
+        const int64_t r = first + u;
+        if (r >= n) break;
+        int32_t j = found[u];
+        if (overflow) j = is_tap ? find_tap(p, (int32_t)r, k) : -1;
+        if (k < p.table_stride) p.table[r * p.table_stride + k] = j;
+        const uint32_t mask = __ballot_sync(~0u, j >= 0);
+        if (lane == 0) p.masks[r * p.mask_words + w] = mask;
+        count += j >= 0;
+    }
+    return count;
+}
+
+__global__ void __launch_bounds__(follow_threads)
+    follow_within(const __grid_constant__ within_params p)
+{
+    extern __shared__ uint32_t steps[]; // [num_children][num_taps]
+    const int32_t num_taps = p.taps.num_taps, num_steps = p.num_children * num_taps;
+    int32_t *counts = (int32_t *)steps + num_steps; // [num_taps] pairs of a tap
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    unsigned long long found = 0;
+    for (int32_t s = (int32_t)threadIdx.x; s < num_steps; s += follow_threads)
+        steps[s] = step_of(p, s / num_taps, s % num_taps);
+    for (int32_t k = (int32_t)threadIdx.x; k < num_taps; k += follow_threads)
+        counts[k] = 0;
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
+    __syncthreads();
+    const int32_t n = *p.num_rows;
+    const bool overflow = *p.coarse_overflow != 0;
+    if (blockIdx.x == 0 && threadIdx.x == 0) {
+        p.state->num_out = p.state->num_in = n;
+        p.state->overflow = 0;
+        p.state->reserved = 0;
+    }
+    const int64_t step = (int64_t)gridDim.x * (follow_threads / 32) * rows_at_once;
+    for (int32_t w = 0; w < p.mask_words; ++w) {
+        int32_t count = 0;
+        for (int64_t first = ((int64_t)blockIdx.x * (follow_threads / 32) + warp) * rows_at_once;
+             first < n; first += step)
+            count += follow_rows(p, steps, first, n, w, overflow);
+        if (count > 0) atomicAdd(counts + 32 * w + lane, count);
+    }
+    __syncthreads();
+    for (int32_t k = (int32_t)threadIdx.x; k < num_taps; k += follow_threads) {
+        if (counts[k] == 0) continue;
+        atomicAdd(p.tap_counts + k, counts[k]);
+        found += (unsigned)counts[k];
+    }
+    found = spops::warp_sum(found);
+    if (lane == 0 && found > 0) atomicAdd((unsigned long long *)&p.state->num_pairs, found);
+}
+
+// ---- Workspace ----------------------------------------------------------------------------------
+
+struct nest_workspace {
+    hash_table cells[most_coarser];
+    uint32_t *slots[most_coarser];
+    int32_t *tile_counts[most_coarser];
+    int2 *links[most_coarser];
+    uint8_t *leads;
+    int32_t *found;
+    bool exact; // entries hold whole keys
+};
+
+// A table of cells, of which there are mostly less than half as many as finest rows, at most so many.
+hash_table cells_of(int key_bits, int64_t max_rows, spops_carver *c)
+{
+    uint64_t entries = 64;
+    while (entries < (uint64_t)max_rows + (uint64_t)max_rows / 2)
+        entries *= 2;
+    hash_table t =
+        spops::hash_of(spops_carve(c, (int64_t)entries, 1, sizeof(uint64_t)), key_bits, max_rows);
+    t.mask = (uint32_t)(entries - 1);
+    t.bucket_shift = 64 - (spops::bits_for(entries - 1) - 2);
+    return t;
+}
+
+nest_workspace carve_nest(const spops_nest_args *args, spops_carver *c)
+{
+    nest_workspace ws = {};
+    const int64_t n = args->levels[0]->max_rows;
+    ws.exact = true;
+    ws.leads = (uint8_t *)spops_carve(c, n, 1, sizeof(uint8_t));
+    ws.found = (int32_t *)spops_carve(c, most_coarser, 1, sizeof(int32_t));
+    for (int m = 0; m + 1 < args->num_levels; ++m) {
+        ws.cells[m] = cells_of(args->levels[m + 1]->layout.key_bits, n, c);
+        ws.exact = ws.exact && ws.cells[m].exact;
+        ws.slots[m] = (uint32_t *)spops_carve(c, n, 1, sizeof(uint32_t));
+        ws.tile_counts[m] = (int32_t *)spops_carve(c, (n + tile - 1) / tile, 1, sizeof(int32_t));
+        if (args->within[m] != nullptr)
+            ws.links[m] = (int2 *)spops_carve(c, args->levels[m]->max_rows, 1, sizeof(int2));
+    }
+    return ws;
+}
+
+int log2_of(int32_t n)
+{
+    int shift = 0;
+    while (shift < 31 && (int32_t)1 << shift < n)
+        ++shift;
+    return n == (int32_t)1 << shift ? shift : -1;
+}
+
+level_params level_of(const spops_nest_args *args, const nest_workspace &ws, int m)
+{
+    const spops_coords_arrays *coords = args->levels[m + 1];
+    const spops_map_arrays *down = args->down[m];
+    level_params l = {};
+    l.layout = coords->layout;
+    for (int a = 0; a < SPOPS_MAX_DIMS; ++a) {
+        l.stride[a] = down->taps.stride[a];
+        l.padding[a] = down->taps.padding[a];
+        l.shift[a] = log2_of(down->taps.stride[a]);
+    }
+    l.cells = ws.cells[m];
+    l.index = spops::index_of(coords).hash;
+    l.state = coords->state;
+    l.rows = coords->rows;
+    l.keys = coords->keys;
+    l.row_item = coords->row_item;
+    l.max_rows = coords->max_rows;
+    l.table = down->out.table;
+    l.masks = down->out.masks;
+    l.fine_table = down->in.table;
+    l.fine_masks = down->in.masks;
+    l.tap_counts = down->tap_counts;
+    l.map_state = down->state;
+    l.table_stride = down->table_stride;
+    l.mask_words = down->mask_words;
+    l.slots = ws.slots[m];
+    l.tile_counts = ws.tile_counts[m];
+    l.links = ws.links[m];
+    return l;
+}
+
+void put_table(const hash_table &table, start_params *p)
+{
+    p->tables[p->num_tables] = (ulonglong2 *)table.entries;
+    p->num_pairs[p->num_tables++] = ((int64_t)table.mask + 1) / 2;
+}
+
+void put_map(const spops_map_arrays *map, start_params *p)
+{
+    p->tap_counts[p->num_maps] = map->tap_counts;
+    p->num_taps[p->num_maps] = map->taps.num_taps;
+    p->states[p->num_maps++] = map->state;
+}
+
+within_params within_of(const spops_nest_args *args, const nest_workspace &ws, int m)
+{
+    const spops_map_arrays *map = args->within[m], *coarse = args->coarse_within[m];
+    const spops_map_arrays *down = args->down[m];
+    const spops_coords_arrays *coords = args->levels[m];
+    within_params p = {};
+    p.index = spops::index_of(coords);
+    p.taps = map->taps;
+    p.coarse = coarse->taps;
+    for (int a = 0; a < SPOPS_MAX_DIMS; ++a)
+        p.stride[a] = down->taps.stride[a];
+    p.num_children = down->taps.num_taps;
+    p.rows = coords->rows;
+    p.num_rows = &coords->state->num_rows;
+    p.coarse_overflow = &args->levels[m + 1]->state->overflow;
+    p.links = ws.links[m];
+    p.coarse_table = coarse->out.table;
+    p.coarse_stride = coarse->table_stride;
+    p.down_table = down->out.table;
+    p.down_stride = down->table_stride;
+    p.table = map->out.table;
+    p.masks = map->out.masks;
+    p.tap_counts = map->tap_counts;
+    p.state = map->state;
+    p.table_stride = map->table_stride;
+    p.mask_words = map->mask_words;
+    return p;
+}
+
+} // namespace
+
+// ---- Slots --------------------------------------------------------------------------------------
+
+extern "C" size_t spops_cuda_nest_workspace_bytes(spops_context *ctx, const spops_nest_args *args)
+{
+    (void)ctx;
+    spops_carver c = {nullptr, 0};
+    return carve_nest(args, &c).exact ? c.used : 0;
+}
+
+extern "C" spops_status spops_cuda_nest_levels(spops_context *ctx, const spops_nest_args *args)
+{
+    spops_carver c = {(char *)args->workspace, 0};
+    const nest_workspace ws = carve_nest(args, &c);
+    const spops_coords_arrays *finest = args->levels[0];
+    const int64_t n = finest->max_rows;
+    start_params start = {};
+    nest_params p = {};
+
+    p.num_coarser = start.num_coarser = args->num_levels - 1;
+    p.dims = finest->layout.dims;
+    p.max_rows = n;
+    p.rows = finest->rows;
+    p.num_rows = &finest->state->num_rows;
+    p.leads = ws.leads;
+    p.found = start.found = ws.found;
+    p.num_tiles = (int32_t)((n + tile - 1) / tile);
+    for (int m = 0; m < p.num_coarser; ++m) {
+        p.level[m] = level_of(args, ws, m);
+        put_table(p.level[m].cells, &start);
+        put_table(p.level[m].index, &start);
+        put_map(args->down[m], &start);
+        if (args->within[m] != nullptr) put_map(args->within[m], &start);
+    }
+    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "pyramid: start_levels", start_levels,
+                                         dim3(4 * (unsigned)ctx->info.num_processors), threads,
+                                         start));
+    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "pyramid: enter_cells", enter_cells,
+                                         blocks_for(n, threads), threads, p));
+    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "pyramid: count_leaders", count_leaders,
+                                         dim3((unsigned)p.num_tiles), tile, p));
+    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "pyramid: put_levels", put_levels,
+                                         dim3((unsigned)p.num_tiles), tile, p));
+    return launch<WAITS_FOR_PREVIOUS>(ctx, "pyramid: link_levels", link_levels,
+                                      blocks_for(n, threads), threads, p);
+}
+
+// The coarsest first: each reads the one before.
+extern "C" spops_status spops_cuda_nest_within(spops_context *ctx, const spops_nest_args *args)
+{
+    spops_carver c = {(char *)args->workspace, 0};
+    const nest_workspace ws = carve_nest(args, &c);
+    for (int m = args->num_levels - 2; m >= 0; --m) {
+        if (args->within[m] == nullptr) continue;
+        const within_params p = within_of(args, ws, m);
+        const int64_t rows = args->levels[m]->max_rows, each = follow_threads / 32 * rows_at_once;
+        const int64_t blocks = (rows + each - 1) / each, most = 2 * ctx->info.num_processors;
+        const size_t bytes = (size_t)(p.num_children + 1) * p.taps.num_taps * sizeof(int32_t);
+        SPOPS_TRY(spops::launch_prepared<WAITS_FOR_PREVIOUS>(
+            ctx, "pyramid: follow_within", follow_within,
+            dim3((unsigned)(blocks < most ? blocks : most)), (unsigned)follow_threads, bytes, p));
+    }
+    return SPOPS_STATUS_OK;
+}
