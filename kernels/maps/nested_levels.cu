@@ -9,10 +9,10 @@
 //     put_levels:     those are numbered in their order: rows, index, empty lines of the maps down
 //     link_levels:    the cell of each row of each level is its coarser row: tables down and up
 //
-// A map within a level follows from that of the coarser one: a neighbour of a row lies in a neighbour of
-// the row's cell.
+// Maps within levels follow from that within a coarse one, the source: a neighbour of a row lies in a
+// neighbour of the row's cell there, and is found by the maps down from that.
 //
-//     follow_within:  a warp a row, a lane a tap: neighbour of the cell -> its row at the tap's place
+//     follow_within:  a warp a row, a lane a tap; first of the source, by its index, then of all others
 #include "kernels/coords/coord_index.cuh"
 #include "kernels/core/scan.cuh"
 #include "kernels/maps/row_sort.cuh"
@@ -51,12 +51,15 @@ struct level_params {
     int32_t table_stride, mask_words;
     uint32_t *slots;      // [finest rows] of cells
     int32_t *tile_counts; // [tiles] cells whose earliest row lies in the tile
-    int2 *links;          // [rows of the level before] coarser row or -1, and tap
+    // [rows of the level before] its cell's row in the source's level, -1: it has none; and its place in
+    // the cell, 8 bits an axis. NULL where no map follows.
+    int2 *links;
 };
 
 struct nest_params {
     level_params level[most_coarser];
     int32_t num_coarser, dims;
+    int32_t source;   // level of the map that others follow from; 0: none
     int64_t max_rows; // finest
     const int32_t *rows, *num_rows;
     uint8_t *leads; // [finest rows] levels that the row leads: it is the earliest of its cell there
@@ -115,10 +118,11 @@ __device__ __forceinline__ cell finest_cell(const nest_params &p, int64_t i)
     return c;
 }
 
-// The cell of the next level that c lies in. Returns the tap of c in it.
-__device__ __forceinline__ int32_t go_up(const level_params &l, int dims, cell *c)
+// The cell of the next level that c lies in. Returns the tap of c in it; *place has it by axes, 8 bits each.
+__device__ __forceinline__ int32_t go_up(const level_params &l, int dims, cell *c, uint32_t *place)
 {
     int32_t tap = 0;
+    *place = 0;
 #pragma unroll
     for (int a = 0; a < SPOPS_MAX_DIMS; ++a) {
         if (a >= dims) break;
@@ -130,7 +134,9 @@ __device__ __forceinline__ int32_t go_up(const level_params &l, int dims, cell *
             q = u / l.stride[a];
             if (q * l.stride[a] > u) --q;
         }
-        tap = tap * l.stride[a] + (int32_t)(u - q * l.stride[a]);
+        const uint32_t t = (uint32_t)(u - q * l.stride[a]);
+        tap = tap * l.stride[a] + (int32_t)t;
+        *place |= t << 8 * a;
         c->v[a + 1] = (int32_t)q;
     }
     return tap;
@@ -156,9 +162,10 @@ __global__ void __launch_bounds__(threads) enter_cells(const __grid_constant__ n
     const bool used = i < n;
     if ((int64_t)blockIdx.x * threads >= n) return;
     cell c = finest_cell(p, used ? i : 0);
+    uint32_t place;
     for (int m = 0; m < p.num_coarser; ++m) {
         const level_params &l = p.level[m];
-        (void)go_up(l, p.dims, &c);
+        (void)go_up(l, p.dims, &c, &place);
         const uint64_t key = used ? key_of(l, p.dims, c) : SPOPS_KEY_NONE;
         const uint64_t before = __shfl_up_sync(~0u, key, 1);
         const bool begins = lane == 0 || before != key;
@@ -248,6 +255,7 @@ __global__ void __launch_bounds__(tile) put_levels(const __grid_constant__ nest_
     __syncthreads();
     cell c = finest_cell(p, used ? i : 0);
     int32_t item = (int32_t)i; // number in the level before
+    uint32_t place;
     bool kept = used, ends = false;
     for (int m = 0; m < p.num_coarser; ++m) {
         const level_params &l = p.level[m];
@@ -255,7 +263,7 @@ __global__ void __launch_bounds__(tile) put_levels(const __grid_constant__ nest_
         const int32_t r = warp_before[m][warp] + __popc(votes & ((1u << lane) - 1));
         if (ends) atomicMin(p.found + m, r);
         if (!kept || lead <= m) continue;
-        (void)go_up(l, p.dims, &c);
+        (void)go_up(l, p.dims, &c, &place);
         const uint64_t key = key_of(l, p.dims, c);
         // From now on the table says the row. Nobody else reads it in this launch.
         l.cells.entries[l.slots[i]] = spops::hash_entry(l.cells, key, r);
@@ -272,7 +280,6 @@ __global__ void __launch_bounds__(tile) put_levels(const __grid_constant__ nest_
 __device__ __forceinline__ void put_link(const level_params &l, int32_t r, int32_t parent,
                                          int32_t tap)
 {
-    if (l.links != nullptr) l.links[r] = make_int2(parent, tap);
     if (parent >= 0) {
         l.table[(int64_t)parent * l.table_stride + tap] = r;
         atomicOr(l.masks + (int64_t)parent * l.mask_words + tap / 32, 1u << tap % 32);
@@ -308,6 +315,26 @@ __device__ __forceinline__ void put_states(const nest_params &p, int m)
     l.map_state->reserved = 0;
 }
 
+// Of the row that this thread has in each level up to the `num`-th, items[m]: its cell in the source's level.
+__device__ __forceinline__ void put_links(const nest_params &p, int num,
+                                          const int32_t (&items)[most_coarser],
+                                          const uint32_t (&places)[most_coarser], int32_t source)
+{
+    uint32_t place = 0;
+#pragma unroll
+    for (int m = most_coarser - 1; m >= 0; --m) {
+        if (m >= p.source) continue;
+        const level_params &l = p.level[m];
+        uint32_t whole = 0;
+#pragma unroll
+        for (int a = 0; a < SPOPS_MAX_DIMS; ++a)
+            whole |= ((place >> 8 * a & 0xff) * (uint32_t)l.stride[a] + (places[m] >> 8 * a & 0xff))
+                     << 8 * a;
+        place = whole;
+        if (m < num && l.links != nullptr) l.links[items[m]] = make_int2(source, (int32_t)place);
+    }
+}
+
 __global__ void __launch_bounds__(threads) link_levels(const __grid_constant__ nest_params p)
 {
     __shared__ int32_t counts[most_coarser][most_taps];
@@ -322,35 +349,41 @@ __global__ void __launch_bounds__(threads) link_levels(const __grid_constant__ n
     bool kept = i < n;
     if ((int64_t)blockIdx.x * threads >= n) return;
     const int lead = kept ? p.leads[i] : 0;
-    int32_t parents[most_coarser];
+    int32_t parents[most_coarser], items[most_coarser];
+    uint32_t places[most_coarser];
 #pragma unroll
     for (int m = 0; m < most_coarser; ++m) {
-        parents[m] = -1;
-        if (!kept || m >= p.num_coarser || lead < m) continue;
+        parents[m] = INT32_MAX;
+        if (!kept || m >= p.num_coarser || (lead < m && m + 1 != p.source)) continue;
         const hash_table &cells = p.level[m].cells;
         parents[m] = spops::hash_value(cells, cells.entries[p.level[m].slots[i]]);
     }
     __syncthreads();
     cell c = finest_cell(p, kept ? i : 0);
-    int32_t item = (int32_t)i;
+    int32_t source = -1;
+    int num = 0; // levels that this thread has a row of
 #pragma unroll
     for (int m = 0; m < most_coarser; ++m) {
-        if (m >= p.num_coarser) break;
+        items[m] = m == 0 ? (int32_t)i : parents[m > 0 ? m - 1 : 0];
+        places[m] = 0;
+        if (m >= p.num_coarser) continue;
         const level_params &l = p.level[m];
+        const int32_t t = go_up(l, p.dims, &c, &places[m]);
+        const bool fits = parents[m] < l.max_rows;
         uint32_t tap = ~0u;
+        if (m + 1 == p.source && fits) source = parents[m];
         kept = kept && lead >= m;
         if (kept) {
-            const int32_t t = go_up(l, p.dims, &c);
-            const bool fits = parents[m] < l.max_rows;
-            put_link(l, item, fits ? parents[m] : -1, t);
-            if (fits) tap = (uint32_t)t;
-            item = parents[m];
+            put_link(l, items[m], fits ? parents[m] : -1, t);
+            num = m + 1;
             kept = fits;
+            if (fits) tap = (uint32_t)t;
         }
         const uint32_t lanes = spops::equal_lanes(tap);
         if (tap != ~0u && (lanes & ((1u << lane) - 1)) == 0)
             atomicAdd(&counts[m][tap], __popc(lanes));
     }
+    put_links(p, num, items, places, source);
     __syncthreads();
     for (int m = warp; m < p.num_coarser; m += threads / 32) {
         const level_params &l = p.level[m];
@@ -367,145 +400,215 @@ __global__ void __launch_bounds__(threads) link_levels(const __grid_constant__ n
 
 // ---- Maps within --------------------------------------------------------------------------------
 
-struct within_params {
-    coord_index index; // of the level
-    spops_taps taps, coarse;
-    int32_t stride[SPOPS_MAX_DIMS]; // of the window between the levels
-    int32_t num_children;           // taps of that
+// A level with a map within.
+struct within_level {
+    coord_index index;
+    spops_taps taps;
     const int32_t *rows, *num_rows;
-    const int32_t *coarse_overflow; // not 0: rows of the coarser level are missing
     const int2 *links;
-    const int32_t *coarse_table, *down_table;
-    int32_t coarse_stride, down_stride;
     int32_t *table;
     uint32_t *masks;
     int32_t *tap_counts;
     spops_map_state *state;
-    int32_t table_stride, mask_words;
+    int32_t table_stride, mask_words, level;
 };
 
-constexpr int follow_threads = 512;
-constexpr int rows_at_once = 4; // of a warp
+// Levels of one launch, each with blocks of its own.
+struct within_params {
+    within_level job[most_coarser];
+    int32_t first_block[most_coarser + 1]; // of a job; [num]: of all
+    int32_t num, source;
+    spops_taps coarse; // of the source
+    const int32_t *coarse_table;
+    int32_t coarse_stride;
+    // Of the maps down, by their finer level, as the stride of their windows.
+    int32_t down_stride[most_coarser];
+    const int32_t *down_table[most_coarser];
+    const int32_t *overflow[most_coarser]; // not 0: rows of the coarser level are missing
+    uint8_t stride[most_coarser][SPOPS_MAX_DIMS];
+};
 
-// Where tap k of a row that is child `child` of its cell lies: the tap of the cell that leads to the
-// neighbour's, above the place of the neighbour in that.
-__device__ __forceinline__ uint32_t step_of(const within_params &p, int32_t child, int32_t k)
+static_assert(sizeof(within_params) <= 4096, "parameters of a kernel");
+
+constexpr int follow_threads = 512, follow_warps = follow_threads / 32;
+constexpr int rows_at_once = 4; // of a warp
+constexpr int place_bits = 6, cell_shift = place_bits * most_coarser;
+static_assert(most_taps <= 1 << place_bits, "a place in a cell of each level, then a tap");
+
+// What a position along axis a, from the lowest that a neighbour has in the row's cell on, adds to a
+// way: the tap of the cell, above the taps of the maps down that lead from there to the neighbour.
+__device__ __forceinline__ uint64_t step_of(const within_params &p, const within_level &l, int a,
+                                            int32_t position)
 {
-    uint32_t cell_tap = 0, place = 0, cell_step = 1, place_step = 1;
-    for (int a = p.taps.dims - 1; a >= 0; --a) {
-        const int32_t stride = p.stride[a], t = child % stride +
-                                                p.taps.dilation[a] * (k % p.taps.size[a]) -
-                                                p.taps.padding[a];
-        const int32_t q = t >= 0 ? t / stride : -((stride - 1 - t) / stride);
-        cell_tap += cell_step * (uint32_t)((q + p.coarse.padding[a]) / p.coarse.dilation[a]);
-        place += place_step * (uint32_t)(t - q * stride);
-        cell_step *= (uint32_t)p.coarse.size[a];
-        place_step *= (uint32_t)stride;
-        child /= stride;
-        k /= p.taps.size[a];
+    int32_t extent = 1, cell_step = 1;
+    for (int m = l.level; m < p.source; ++m)
+        extent *= p.stride[m][a];
+    const int32_t u = position - l.taps.padding[a];
+    const int32_t q = u >= 0 ? u / extent : -((extent - 1 - u) / extent);
+    int32_t rest = u - q * extent;
+    for (int b = a + 1; b < p.coarse.dims; ++b)
+        cell_step *= p.coarse.size[b];
+    const int32_t at = (q + p.coarse.padding[a]) / p.coarse.dilation[a];
+    uint64_t way = (uint64_t)(at * cell_step) << cell_shift;
+    for (int m = p.source - 1; m >= l.level; --m) {
+        uint32_t step = 1;
+        for (int b = a + 1; b < p.coarse.dims; ++b)
+            step *= p.stride[m][b];
+        extent /= p.stride[m][a];
+        way += (uint64_t)(step * (uint32_t)(rest / extent)) << place_bits * m;
+        rest %= extent;
     }
-    return cell_tap << 16 | place;
+    return way;
+}
+
+// Positions along axis a.
+__host__ __device__ inline int32_t num_steps(const within_params &p, const within_level &l, int a)
+{
+    int32_t extent = 1;
+    for (int m = l.level; m < p.source; ++m)
+        extent *= p.stride[m][a];
+    return extent + l.taps.dilation[a] * (l.taps.size[a] - 1);
 }
 
 template <class Finder>
-__device__ __forceinline__ int32_t find_tap_by(const within_params &p, int32_t r, int32_t k)
+__device__ __forceinline__ int32_t find_tap_by(const within_level &l, int32_t r, int32_t k)
 {
-    const int32_t *row = p.rows + (int64_t)r * (1 + p.taps.dims);
-    uint64_t code = Finder::part(p.index, 0, row[0]);
-    for (int a = p.taps.dims - 1; a >= 0; --a) {
-        const int64_t v = spops_tap_fine(&p.taps, a, row[a + 1], k % p.taps.size[a]);
-        if (!spops_key_fits(&p.index.layout, a + 1, v)) return -1;
-        code += Finder::part(p.index, a + 1, v);
-        k /= p.taps.size[a];
+    const int32_t *row = l.rows + (int64_t)r * (1 + l.taps.dims);
+    uint64_t code = Finder::part(l.index, 0, row[0]);
+    for (int a = l.taps.dims - 1; a >= 0; --a) {
+        const int64_t v = spops_tap_fine(&l.taps, a, row[a + 1], k % l.taps.size[a]);
+        if (!spops_key_fits(&l.index.layout, a + 1, v)) return -1;
+        code += Finder::part(l.index, a + 1, v);
+        k /= l.taps.size[a];
     }
-    return Finder::finish(p.index, code, Finder::begin(p.index, code));
+    return Finder::finish(l.index, code, Finder::begin(l.index, code));
 }
 
 // The row at tap k of row r, by the level's own index.
-__device__ __noinline__ int32_t find_tap(const within_params &p, int32_t r, int32_t k)
+__device__ __noinline__ int32_t find_tap(const within_level &l, int32_t r, int32_t k)
 {
-    if (p.index.search == SPOPS_COORDS_SEARCH_HASH) return find_tap_by<spops::hash_finder>(p, r, k);
-    if (p.index.search == SPOPS_COORDS_SEARCH_GRID) return find_tap_by<spops::grid_finder>(p, r, k);
-    return find_tap_by<spops::sorted_finder>(p, r, k);
+    if (l.index.search == SPOPS_COORDS_SEARCH_HASH) return find_tap_by<spops::hash_finder>(l, r, k);
+    if (l.index.search == SPOPS_COORDS_SEARCH_GRID) return find_tap_by<spops::grid_finder>(l, r, k);
+    return find_tap_by<spops::sorted_finder>(l, r, k);
 }
 
-// Rows `first` to first + rows_at_once - 1 of those before n, taps of one word. Returns how many of
-// them have this lane's tap.
-__device__ __forceinline__ int32_t follow_rows(const within_params &p, const uint32_t *steps,
-                                               int64_t first, int32_t n, int32_t w, bool overflow)
+// Row r has j at this lane's tap k, in word w. Returns whether that is a row.
+__device__ __forceinline__ int32_t put_tap(const within_level &l, int64_t r, int32_t w, int32_t k,
+                                           int32_t j)
 {
-    const int lane = threadIdx.x % 32;
-    const int32_t k = 32 * w + lane;
-    const bool is_tap = k < p.taps.num_taps;
-    int32_t from[rows_at_once], place[rows_at_once], found[rows_at_once], count = 0;
+    if (k < l.table_stride) l.table[r * l.table_stride + k] = j;
+    const uint32_t mask = __ballot_sync(~0u, j >= 0);
+    if (threadIdx.x % 32 == 0) l.masks[r * l.mask_words + w] = mask;
+    return j >= 0;
+}
+
+// Rows `first` to first + rows_at_once - 1 of those before n, taps of one word; steps[a] are those of
+// the lane's tap along axis a. Returns how many of the rows have the tap.
+__device__ __forceinline__ int32_t follow_rows(const within_params &p, const within_level &l,
+                                               const uint64_t *const (&steps)[SPOPS_MAX_DIMS],
+                                               int64_t first, int32_t n, int32_t w)
+{
+    const int32_t k = 32 * w + (int32_t)threadIdx.x % 32;
+    const bool is_tap = k < l.taps.num_taps;
+    int32_t found[rows_at_once], count = 0;
+    uint64_t way[rows_at_once];
     int2 link[rows_at_once];
 #pragma unroll
     for (int u = 0; u < rows_at_once; ++u)
-        link[u] = first + u < n ? __ldg(p.links + first + u) : make_int2(-1, 0);
+        link[u] = first + u < n ? __ldg(l.links + first + u) : make_int2(-1, 0);
 #pragma unroll
     for (int u = 0; u < rows_at_once; ++u) {
-        from[u] = -1;
+        found[u] = -1;
+        way[u] = 0;
         if (!is_tap || link[u].x < 0) continue;
-        const uint32_t step = steps[link[u].y * p.taps.num_taps + k];
-        place[u] = (int32_t)(step & 0xffff);
-        from[u] = __ldg(p.coarse_table + (int64_t)link[u].x * p.coarse_stride + (step >> 16));
+#pragma unroll
+        for (int a = 0; a < SPOPS_MAX_DIMS; ++a)
+            if (a < l.taps.dims) way[u] += steps[a][(uint32_t)link[u].y >> 8 * a & 0xff];
+        found[u] =
+            __ldg(p.coarse_table + (int64_t)link[u].x * p.coarse_stride + (way[u] >> cell_shift));
+    }
+    for (int m = p.source - 1; m >= l.level; --m) {
+        const int32_t *down = p.down_table[m];
+        const int32_t stride = p.down_stride[m];
+#pragma unroll
+        for (int u = 0; u < rows_at_once; ++u)
+            if (found[u] >= 0)
+                found[u] = __ldg(down + (int64_t)found[u] * stride +
+                                 (way[u] >> place_bits * m & ((1u << place_bits) - 1)));
     }
 #pragma unroll
-    for (int u = 0; u < rows_at_once; ++u)
-        found[u] =
-            from[u] >= 0 ? __ldg(p.down_table + (int64_t)from[u] * p.down_stride + place[u]) : -1;
-#pragma unroll
     for (int u = 0; u < rows_at_once; ++u) {
-        const int64_t r = first + u;
-        if (r >= n) break;
-        int32_t j = found[u];
-        if (overflow) j = is_tap ? find_tap(p, (int32_t)r, k) : -1;
-        if (k < p.table_stride) p.table[r * p.table_stride + k] = j;
-        const uint32_t mask = __ballot_sync(~0u, j >= 0);
-        if (lane == 0) p.masks[r * p.mask_words + w] = mask;
-        count += j >= 0;
+        if (first + u >= n) break;
+        count += put_tap(l, first + u, w, k, found[u]);
     }
     return count;
 }
 
+template <bool BY_INDEX>
 __global__ void __launch_bounds__(follow_threads)
     follow_within(const __grid_constant__ within_params p)
 {
-    extern __shared__ uint32_t steps[]; // [num_children][num_taps]
-    const int32_t num_taps = p.taps.num_taps, num_steps = p.num_children * num_taps;
-    int32_t *counts = (int32_t *)steps + num_steps; // [num_taps] pairs of a tap
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    unsigned long long found = 0;
-    for (int32_t s = (int32_t)threadIdx.x; s < num_steps; s += follow_threads)
-        steps[s] = step_of(p, s / num_taps, s % num_taps);
-    for (int32_t k = (int32_t)threadIdx.x; k < num_taps; k += follow_threads)
+    extern __shared__ uint64_t shared[];
+    int job = 0;
+    while (job + 1 < p.num && p.first_block[job + 1] <= (int32_t)blockIdx.x)
+        ++job;
+    const within_level &l = p.job[job];
+    const int32_t block = (int32_t)blockIdx.x - p.first_block[job];
+    const int32_t num_blocks = p.first_block[job + 1] - p.first_block[job];
+    const int32_t num_taps = l.taps.num_taps, thread = (int32_t)threadIdx.x;
+    int32_t *counts = (int32_t *)shared; // [num_taps] pairs of a tap
+    uint64_t *all_steps = shared + (num_taps + 1) / 2, *axis = all_steps;
+    for (int a = 0; !BY_INDEX && a < l.taps.dims; ++a) {
+        const int32_t steps = num_steps(p, l, a);
+        for (int32_t s = thread; s < steps; s += follow_threads)
+            axis[s] = step_of(p, l, a, s);
+        axis += steps;
+    }
+    for (int32_t k = thread; k < num_taps; k += follow_threads)
         counts[k] = 0;
     spops::grid_dependency_wait();
     spops::grid_launch_dependents();
     __syncthreads();
-    const int32_t n = *p.num_rows;
-    const bool overflow = *p.coarse_overflow != 0;
-    if (blockIdx.x == 0 && threadIdx.x == 0) {
-        p.state->num_out = p.state->num_in = n;
-        p.state->overflow = 0;
-        p.state->reserved = 0;
+    const int32_t n = *l.num_rows;
+    bool by_index = BY_INDEX;
+    for (int m = l.level; m < p.source; ++m)
+        by_index = by_index || *p.overflow[m] != 0;
+    if (block == 0 && thread == 0) {
+        l.state->num_out = l.state->num_in = n;
+        l.state->overflow = 0;
+        l.state->reserved = 0;
     }
-    const int64_t step = (int64_t)gridDim.x * (follow_threads / 32) * rows_at_once;
-    for (int32_t w = 0; w < p.mask_words; ++w) {
+    const int64_t warp = (int64_t)block * follow_warps + thread / 32;
+    const int64_t num_warps = (int64_t)num_blocks * follow_warps;
+    for (int32_t w = 0; w < l.mask_words; ++w) {
+        const int32_t k = 32 * w + thread % 32;
         int32_t count = 0;
-        for (int64_t first = ((int64_t)blockIdx.x * (follow_threads / 32) + warp) * rows_at_once;
-             first < n; first += step)
-            count += follow_rows(p, steps, first, n, w, overflow);
-        if (count > 0) atomicAdd(counts + 32 * w + lane, count);
+        if (by_index) {
+            for (int64_t r = warp; r < n; r += num_warps)
+                count += put_tap(l, r, w, k, k < num_taps ? find_tap(l, (int32_t)r, k) : -1);
+        } else {
+            const uint64_t *steps[SPOPS_MAX_DIMS], *end = axis;
+            int32_t rest = k < num_taps ? k : 0;
+            for (int a = SPOPS_MAX_DIMS - 1; a >= 0; --a) {
+                if (a >= l.taps.dims) continue;
+                end -= num_steps(p, l, a);
+                steps[a] = end + l.taps.dilation[a] * (rest % l.taps.size[a]);
+                rest /= l.taps.size[a];
+            }
+            for (int64_t first = warp * rows_at_once; first < n; first += num_warps * rows_at_once)
+                count += follow_rows(p, l, steps, first, n, w);
+        }
+        if (count > 0) atomicAdd(counts + k, count);
     }
     __syncthreads();
-    for (int32_t k = (int32_t)threadIdx.x; k < num_taps; k += follow_threads) {
+    unsigned long long found = 0;
+    for (int32_t k = thread; k < num_taps; k += follow_threads) {
         if (counts[k] == 0) continue;
-        atomicAdd(p.tap_counts + k, counts[k]);
+        atomicAdd(l.tap_counts + k, counts[k]);
         found += (unsigned)counts[k];
     }
     found = spops::warp_sum(found);
-    if (lane == 0 && found > 0) atomicAdd((unsigned long long *)&p.state->num_pairs, found);
+    if (thread % 32 == 0 && found > 0) atomicAdd((unsigned long long *)&l.state->num_pairs, found);
 }
 
 // ---- Workspace ----------------------------------------------------------------------------------
@@ -545,7 +648,7 @@ nest_workspace carve_nest(const spops_nest_args *args, spops_carver *c)
         ws.exact = ws.exact && ws.cells[m].exact;
         ws.slots[m] = (uint32_t *)spops_carve(c, n, 1, sizeof(uint32_t));
         ws.tile_counts[m] = (int32_t *)spops_carve(c, (n + tile - 1) / tile, 1, sizeof(int32_t));
-        if (args->within[m] != nullptr)
+        if (m < args->source && args->within[m] != nullptr)
             ws.links[m] = (int2 *)spops_carve(c, args->levels[m]->max_rows, 1, sizeof(int2));
     }
     return ws;
@@ -604,33 +707,68 @@ void put_map(const spops_map_arrays *map, start_params *p)
     p->states[p->num_maps++] = map->state;
 }
 
-within_params within_of(const spops_nest_args *args, const nest_workspace &ws, int m)
+within_level within_of(const spops_nest_args *args, const nest_workspace &ws, int level)
 {
-    const spops_map_arrays *map = args->within[m], *coarse = args->coarse_within[m];
-    const spops_map_arrays *down = args->down[m];
-    const spops_coords_arrays *coords = args->levels[m];
+    const spops_map_arrays *map = args->within[level];
+    const spops_coords_arrays *coords = args->levels[level];
+    within_level l = {};
+    l.index = spops::index_of(coords);
+    l.taps = map->taps;
+    l.rows = coords->rows;
+    l.num_rows = &coords->state->num_rows;
+    l.links = level < args->source ? ws.links[level] : nullptr;
+    l.table = map->out.table;
+    l.masks = map->out.masks;
+    l.tap_counts = map->tap_counts;
+    l.state = map->state;
+    l.table_stride = map->table_stride;
+    l.mask_words = map->mask_words;
+    l.level = level;
+    return l;
+}
+
+within_params withins_of(const spops_nest_args *args)
+{
+    const spops_map_arrays *coarse = args->source_within;
     within_params p = {};
-    p.index = spops::index_of(coords);
-    p.taps = map->taps;
+    p.source = args->source;
     p.coarse = coarse->taps;
-    for (int a = 0; a < SPOPS_MAX_DIMS; ++a)
-        p.stride[a] = down->taps.stride[a];
-    p.num_children = down->taps.num_taps;
-    p.rows = coords->rows;
-    p.num_rows = &coords->state->num_rows;
-    p.coarse_overflow = &args->levels[m + 1]->state->overflow;
-    p.links = ws.links[m];
     p.coarse_table = coarse->out.table;
     p.coarse_stride = coarse->table_stride;
-    p.down_table = down->out.table;
-    p.down_stride = down->table_stride;
-    p.table = map->out.table;
-    p.masks = map->out.masks;
-    p.tap_counts = map->tap_counts;
-    p.state = map->state;
-    p.table_stride = map->table_stride;
-    p.mask_words = map->mask_words;
+    for (int m = 0; m < args->source; ++m) {
+        p.down_table[m] = args->down[m]->out.table;
+        p.down_stride[m] = args->down[m]->table_stride;
+        p.overflow[m] = &args->levels[m + 1]->state->overflow;
+        for (int a = 0; a < SPOPS_MAX_DIMS; ++a)
+            p.stride[m][a] = (uint8_t)args->down[m]->taps.stride[a];
+    }
     return p;
+}
+
+// Another level, of `rows` rows, in blocks of which a warp takes `each` rows at once.
+void add_level(const spops_context *ctx, const within_level &l, int64_t rows, int each,
+               within_params *p)
+{
+    const int64_t blocks = (rows + follow_warps * each - 1) / (follow_warps * each);
+    const int64_t most = 2 * ctx->info.num_processors;
+    p->job[p->num++] = l;
+    p->first_block[p->num] = p->first_block[p->num - 1] + (int32_t)(blocks < 1      ? 1
+                                                                    : blocks < most ? blocks
+                                                                                    : most);
+}
+
+template <bool BY_INDEX> spops_status follow(spops_context *ctx, const within_params &p)
+{
+    size_t most = 0;
+    for (int j = 0; j < p.num; ++j) {
+        size_t words = (size_t)(p.job[j].taps.num_taps + 1) / 2;
+        for (int a = 0; !BY_INDEX && a < p.job[j].taps.dims; ++a)
+            words += (size_t)num_steps(p, p.job[j], a);
+        if (words > most) most = words;
+    }
+    return spops::launch_prepared<WAITS_FOR_PREVIOUS>(
+        ctx, "pyramid: follow_within", follow_within<BY_INDEX>,
+        dim3((unsigned)p.first_block[p.num]), (unsigned)follow_threads, most * sizeof(uint64_t), p);
 }
 
 } // namespace
@@ -655,6 +793,7 @@ extern "C" spops_status spops_cuda_nest_levels(spops_context *ctx, const spops_n
 
     p.num_coarser = start.num_coarser = args->num_levels - 1;
     p.dims = finest->layout.dims;
+    p.source = args->source;
     p.max_rows = n;
     p.rows = finest->rows;
     p.num_rows = &finest->state->num_rows;
@@ -666,8 +805,9 @@ extern "C" spops_status spops_cuda_nest_levels(spops_context *ctx, const spops_n
         put_table(p.level[m].cells, &start);
         put_table(p.level[m].index, &start);
         put_map(args->down[m], &start);
-        if (args->within[m] != nullptr) put_map(args->within[m], &start);
     }
+    for (int m = 0; m < args->num_levels; ++m)
+        if (args->within[m] != nullptr) put_map(args->within[m], &start);
     SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "pyramid: start_levels", start_levels,
                                          dim3(4 * (unsigned)ctx->info.num_processors), threads,
                                          start));
@@ -681,20 +821,22 @@ extern "C" spops_status spops_cuda_nest_levels(spops_context *ctx, const spops_n
                                       blocks_for(n, threads), threads, p);
 }
 
-// The coarsest first: each reads the one before.
 extern "C" spops_status spops_cuda_nest_within(spops_context *ctx, const spops_nest_args *args)
 {
     spops_carver c = {(char *)args->workspace, 0};
     const nest_workspace ws = carve_nest(args, &c);
-    for (int m = args->num_levels - 2; m >= 0; --m) {
-        if (args->within[m] == nullptr) continue;
-        const within_params p = within_of(args, ws, m);
-        const int64_t rows = args->levels[m]->max_rows, each = follow_threads / 32 * rows_at_once;
-        const int64_t blocks = (rows + each - 1) / each, most = 2 * ctx->info.num_processors;
-        const size_t bytes = (size_t)(p.num_children + 1) * p.taps.num_taps * sizeof(int32_t);
-        SPOPS_TRY(spops::launch_prepared<WAITS_FOR_PREVIOUS>(
-            ctx, "pyramid: follow_within", follow_within,
-            dim3((unsigned)(blocks < most ? blocks : most)), (unsigned)follow_threads, bytes, p));
+    if (args->source == 0) return SPOPS_STATUS_OK;
+    const within_params common = withins_of(args);
+    within_params p = common;
+    if (args->within[args->source] != nullptr) {
+        add_level(ctx, within_of(args, ws, args->source), args->levels[args->source]->max_rows, 1,
+                  &p);
+        SPOPS_TRY(follow<true>(ctx, p));
+        p = common;
     }
-    return SPOPS_STATUS_OK;
+    for (int level = 0; level < args->source; ++level)
+        if (args->within[level] != nullptr)
+            add_level(ctx, within_of(args, ws, level), args->levels[level]->max_rows, rows_at_once,
+                      &p);
+    return follow<false>(ctx, p);
 }

@@ -35,7 +35,8 @@ struct spops_pyramid {
     spops_coords *own[MAX_LEVELS];          // the others again
     spops_kernel_map *within[MAX_LEVELS], *down[MAX_LEVELS], *up[MAX_LEVELS];
     bool nested;              // levels are made at once (nest_levels)
-    bool follows[MAX_LEVELS]; // then: the map within a level, from that within the next one
+    int32_t source;           // then: the level whose map within others follow from; 0: none
+    bool follows[MAX_LEVELS]; // the map within a level is made by nest_within
     void *nest_workspace;
 };
 
@@ -221,14 +222,15 @@ static bool may_nest(const spops_context *ctx, const spops_pyramid *p)
     return true;
 }
 
-// Whether the neighbours of a row along an axis lie in cells that a coarser map leads to.
-static bool axis_follows(const spops_taps *fine, const spops_taps *coarse, int32_t stride, int axis)
+// Whether the neighbours of a row along an axis lie in cells, of `extent` rows each, that a coarse map
+// leads to.
+static bool axis_follows(const spops_taps *fine, const spops_taps *coarse, int64_t extent, int axis)
 {
     const int64_t reach = fine->padding[axis], step = fine->dilation[axis];
-    for (int64_t place = 0; place < stride; ++place)
+    for (int64_t place = 0; place < extent; ++place)
         for (int64_t offset = -reach; offset <= reach; offset += step) {
             const int64_t t = place + offset;
-            const int64_t q = t >= 0 ? t / stride : -((stride - 1 - t) / stride);
+            const int64_t q = t >= 0 ? t / extent : -((extent - 1 - t) / extent);
             const int64_t at = q + coarse->padding[axis];
             if (at < 0 || at % coarse->dilation[axis] != 0 ||
                 at / coarse->dilation[axis] >= coarse->size[axis])
@@ -237,28 +239,33 @@ static bool axis_follows(const spops_taps *fine, const spops_taps *coarse, int32
     return true;
 }
 
-static bool map_follows(const spops_kernel_map *fine, const spops_kernel_map *coarse,
-                        const spops_kernel_map *down)
+// Whether the map within a level follows from that within the source's.
+static bool map_follows(const spops_pyramid *p, int32_t level)
 {
-    const spops_taps *window = &down->arrays.taps;
-    if (fine == NULL || coarse == NULL ||
-        (int64_t)(window->num_taps + 1) * fine->arrays.taps.num_taps > SPOPS_NEST_STEPS)
-        return false;
-    for (int a = 0; a < window->dims; ++a)
-        if (!axis_follows(&fine->arrays.taps, &coarse->arrays.taps, window->stride[a], a))
+    const spops_taps *fine = &p->within[level]->arrays.taps;
+    const spops_taps *coarse = &p->within[p->source]->arrays.taps;
+    int64_t steps = 0;
+    for (int a = 0; a < fine->dims; ++a) {
+        int64_t extent = 1;
+        for (int32_t l = level; l < p->source && extent <= SPOPS_NEST_EXTENT; ++l)
+            extent *= p->down[l]->arrays.taps.stride[a];
+        steps += extent + 2 * (int64_t)fine->padding[a];
+        if (extent > SPOPS_NEST_EXTENT || steps > SPOPS_NEST_STEPS ||
+            !axis_follows(fine, coarse, extent, a))
             return false;
+    }
     return true;
 }
 
 static spops_nest_args nest_args_of(const spops_pyramid *p)
 {
-    spops_nest_args args = {.num_levels = p->choices.num_levels, .workspace = p->nest_workspace};
+    spops_nest_args args = {
+        .num_levels = p->choices.num_levels, .source = p->source, .workspace = p->nest_workspace};
+    if (p->source > 0) args.source_within = &p->within[p->source]->arrays;
     for (int32_t level = 0; level < args.num_levels; ++level) {
         args.levels[level] = &p->levels[level]->arrays;
         if (p->down[level] != NULL) args.down[level] = &p->down[level]->arrays;
-        if (!p->follows[level]) continue;
-        args.within[level] = &p->within[level]->arrays;
-        args.coarse_within[level] = &p->within[level + 1]->arrays;
+        if (p->follows[level]) args.within[level] = &p->within[level]->arrays;
     }
     return args;
 }
@@ -270,12 +277,27 @@ static size_t nest_bytes(const spops_pyramid *p)
     return ctx->backend->nest_workspace_bytes(p->base.ctx, &args);
 }
 
+// The coarsest map within is the source of all others that follow from it.
+static void choose_source(spops_pyramid *p)
+{
+    bool any = false;
+    for (int32_t level = 1; level < p->choices.num_levels; ++level)
+        if (p->within[level] != NULL) p->source = level;
+    for (int32_t level = 0; level < p->source; ++level) {
+        p->follows[level] = p->within[level] != NULL && map_follows(p, level);
+        any = any || p->follows[level];
+    }
+    if (!any)
+        p->source = 0;
+    else
+        p->follows[p->source] = p->levels[p->source]->arrays.max_rows <= SPOPS_NEST_FEW_ROWS;
+}
+
 // After all parts are known: how they are made.
-static void choose_nest(spops_context *ctx, spops_pyramid *p)
+static void choose_nest(const spops_context *ctx, spops_pyramid *p)
 {
     if (!may_nest(ctx, p)) return;
-    for (int32_t level = 0; level + 1 < p->choices.num_levels; ++level)
-        p->follows[level] = map_follows(p->within[level], p->within[level + 1], p->down[level]);
+    choose_source(p);
     p->nested = nest_bytes(p) > 0;
 }
 
