@@ -141,7 +141,24 @@ struct tile_job {
 constexpr int most_sides = 32;
 typedef spops::batch<tile_job, most_sides> tile_jobs;
 
-// A warp ors the masks of a tile's rows.
+// Taps that no row of a tile has.
+__device__ __forceinline__ uint32_t missing_taps(const tile_job &p, int32_t tile)
+{
+    int32_t taps = p.num_taps;
+    for (int32_t w = 0; w < p.mask_words; ++w)
+        taps -= __popc(p.tile_masks[(int64_t)tile * p.mask_words + w]);
+    return (uint32_t)taps;
+}
+
+// Sides whose tiles one block sorts.
+constexpr int sort_threads = 512, most_sort_items = 16;
+
+bool has_few_tiles(const spops_map_side *side)
+{
+    return side->num_tiles <= most_sort_items * sort_threads;
+}
+
+// A warp ors the masks of a tile's rows, where the sort of the rows has not.
 __global__ void __launch_bounds__(threads) join_masks(const __grid_constant__ tile_jobs jobs)
 {
     int32_t block, num_blocks;
@@ -168,8 +185,6 @@ __global__ void __launch_bounds__(threads) join_masks(const __grid_constant__ ti
 }
 
 // All tiles of a side sorted by one block: for few of them cheaper than a sort of several launches.
-constexpr int sort_threads = 512;
-
 template <int ITEMS>
 __global__ void __launch_bounds__(sort_threads) sort_tiles(const __grid_constant__ tile_jobs jobs)
 {
@@ -184,7 +199,7 @@ __global__ void __launch_bounds__(sort_threads) sort_tiles(const __grid_constant
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
         tiles[i] = (int32_t)threadIdx.x * ITEMS + i;
-        keys[i] = tiles[i] < num_tiles ? p.tile_keys[tiles[i]] : UINT32_MAX;
+        keys[i] = tiles[i] < num_tiles ? missing_taps(p, tiles[i]) : UINT32_MAX;
     }
     // Places without a tile stand last already, and no key is larger.
     block_sort(storage).SortBlockedToStriped(keys, tiles, 0, p.end_bit);
@@ -228,7 +243,7 @@ template <int ITEMS> spops_status order_rows(spops_context *ctx, const spops_map
         if (side->max_rows > 0 && sorts_in_tiles(side->max_rows) &&
             spops::row_sort_items(side->max_rows) == ITEMS)
             jobs.job[jobs.num++] = spops::row_sort_of(order_workspace_of(&args->each[i]).sort_rows,
-                                                      args->each[i].map, side);
+                                                      args->each[i].map, side, has_few_tiles(side));
         if (jobs.num == 0 || (jobs.num < spops::most_row_sorts && i + 1 < args->num)) continue;
         if (jobs.num == 1) {
             spops::row_sort_jobs<1> alone = {};
@@ -530,10 +545,10 @@ extern "C" spops_status spops_cuda_map_order(spops_context *ctx, const spops_map
             if (side->max_rows == 0) continue;
             if (!sorts_in_tiles(side->max_rows))
                 SPOPS_TRY(order_many_rows(ctx, args->each[i].map, side, ws));
-            all.job[all.num++] = job;
+            if (!sorts_in_tiles(side->max_rows) || !has_few_tiles(side)) all.job[all.num++] = job;
             if (side->num_tiles <= 4 * sort_threads)
                 few.job[few.num++] = job;
-            else if (side->num_tiles <= 16 * sort_threads)
+            else if (has_few_tiles(side))
                 some.job[some.num++] = job;
         }
         const dim3 blocks = spops::divide_blocks(
@@ -541,11 +556,11 @@ extern "C" spops_status spops_cuda_map_order(spops_context *ctx, const spops_map
         SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: join_masks", join_masks, blocks,
                                              threads, all));
         SPOPS_TRY(order_tiles<4>(ctx, few));
-        SPOPS_TRY(order_tiles<16>(ctx, some));
+        SPOPS_TRY(order_tiles<most_sort_items>(ctx, some));
         for (int32_t i = begin; i < end; ++i) {
             const spops_map_side *side = args->each[i].side;
             const order_workspace ws = order_workspace_of(&args->each[i]);
-            if (side->num_tiles <= 16 * sort_threads) continue;
+            if (has_few_tiles(side)) continue;
             SPOPS_TRY(ws.wide.sort(ctx, "kernel_map: sort of tiles", ws.tile_keys[0],
                                    ws.tile_keys[1], ws.tiles, side->tile_order, side->num_tiles,
                                    tile_bits(args->each[i].map)));
