@@ -390,10 +390,15 @@ static spops_map_order_args order_of(const spops_kernel_map *map, const spops_ma
         .map = &map->arrays, .side = side, .workspace = map->backend_workspace};
 }
 
-static spops_status put_pairs(spops_context *ctx, const spops_kernel_map *map)
+static spops_status put_pairs(spops_context *ctx, const spops_kernel_map *const *maps, int32_t num)
 {
-    const spops_map_pairs_args args = {.map = &map->arrays, .workspace = map->backend_workspace};
-    return ctx->backend->map_pairs(ctx, &args);
+    spops_map_pairs_args each[SPOPS_MAPS_AT_ONCE];
+    spops_map_all_pairs_args args = {0, each};
+    for (int32_t i = 0; i < num; ++i)
+        if (maps[i]->contents & SPOPS_MAP_PAIRS)
+            each[args.num++] = (spops_map_pairs_args){.map = &maps[i]->arrays,
+                                                      .workspace = maps[i]->backend_workspace};
+    return args.num == 0 ? SPOPS_STATUS_OK : ctx->backend->map_pairs(ctx, &args);
 }
 
 // All tables of the inputs that are to be there, from those of the outputs.
@@ -435,9 +440,7 @@ spops_status spops_maps_enqueue_lists(spops_context *ctx, const spops_kernel_map
                                       int32_t num)
 {
     SPOPS_TRY(order_all(ctx, maps, num));
-    for (int32_t i = 0; i < num; ++i)
-        if (maps[i]->contents & SPOPS_MAP_PAIRS) SPOPS_TRY(put_pairs(ctx, maps[i]));
-    return SPOPS_STATUS_OK;
+    return put_pairs(ctx, maps, num);
 }
 
 spops_status spops_maps_enqueue(spops_context *ctx, const spops_kernel_map *const *maps,
@@ -460,6 +463,7 @@ static void free_workspace(spops_kernel_map *map)
 
 spops_status spops_map_finish(spops_context *ctx, const char *call, spops_kernel_map *map)
 {
+    const spops_kernel_map *const of_one = map;
     if (map->contents & SPOPS_MAP_PAIRS) {
         if (map->state.num_pairs > SPOPS_MAX_COUNT)
             return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
@@ -467,7 +471,7 @@ spops_status spops_map_finish(spops_context *ctx, const char *call, spops_kernel
                               map->state.num_pairs, SPOPS_MAX_COUNT);
         map->arrays.max_pairs = map->state.num_pairs;
         SPOPS_TRY(spops_plan_open_late(ctx, call, &map->base));
-        SPOPS_TRY(put_pairs(ctx, map));
+        SPOPS_TRY(put_pairs(ctx, &of_one, 1));
     }
     SPOPS_TRY(spops_plan_wait_made(ctx));
     free_workspace(map);

@@ -96,6 +96,11 @@ typedef struct spops_map_pairs_args {
     void *workspace;
 } spops_map_pairs_args;
 
+typedef struct spops_map_all_pairs_args {
+    int32_t num;
+    const spops_map_pairs_args *each; // [num]
+} spops_map_all_pairs_args;
+
 // Levels whose rows lie as given and whose windows lie beside each other: size = stride, dilation 1, at
 // most SPOPS_NEST_TAPS taps. All of them follow from the finest.
 enum {
