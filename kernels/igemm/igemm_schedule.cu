@@ -100,6 +100,41 @@ __global__ void __launch_bounds__(scan_threads) scan_records(const __grid_consta
     }
 }
 
+// A warp: the rows of a tile at 32 taps, `lanes` of them at a time, and which groups have which.
+template <int LANES>
+__device__ __forceinline__ void take_rows(const map_params &p, const int *rows, int w,
+                                          int (&taken)[tile_rows][33], uint32_t *group_taps)
+{
+    constexpr int at_once = 32 / LANES, warps = fill_threads / 32;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int tap = 32 * w + lane % LANES, first = lane / LANES;
+    for (int g = 0; g < groups_a_tile; ++g) {
+        uint32_t has = 0;
+#pragma unroll
+        for (int i = 0; i < group_rows / (at_once * warps); ++i) {
+            const int r = g * group_rows + (i * warps + warp) * at_once + first;
+            const int row = rows[r];
+            const int from =
+                row >= 0 && tap < p.s.num_taps ? p.table[(int64_t)row * p.table_stride + tap] : -1;
+            taken[r][lane % LANES] = from;
+            has |= __ballot_sync(~0u, from >= 0);
+        }
+        for (int l = LANES; l < 32; l *= 2)
+            has |= has >> l;
+        if (LANES < 32) has &= (1u << LANES % 32) - 1;
+        if (lane == 0 && has != 0) atomicOr(group_taps + g, has);
+    }
+}
+
+__device__ __forceinline__ void take_taps(const map_params &p, const int *rows, int w,
+                                          int (&taken)[tile_rows][33], uint32_t *group_taps)
+{
+    if (p.s.num_taps <= 8)
+        take_rows<8>(p, rows, w, taken, group_taps);
+    else
+        take_rows<32>(p, rows, w, taken, group_taps);
+}
+
 // The records of a tile, a block each, and after them tiles: those with most records first, else as they
 // lie, a warp for each cost. Records: 32 taps at a time by way of shared memory, because the table
 // has the taps of a row together and a record the rows of a tap.
@@ -132,16 +167,7 @@ __global__ void __launch_bounds__(fill_threads) fill_records(const __grid_consta
     for (int w = 0; w < p.mask_words; ++w) {
         if (threadIdx.x < groups_a_tile) group_taps[threadIdx.x] = 0;
         __syncthreads();
-        const int tap = 32 * w + lane;
-#pragma unroll 8
-        for (int r = warp; r < tile_rows; r += fill_threads / 32) {
-            const int row = rows[r];
-            const int from =
-                row >= 0 && tap < p.s.num_taps ? p.table[(int64_t)row * p.table_stride + tap] : -1;
-            taken[r][lane] = from;
-            const uint32_t has = __ballot_sync(~0u, from >= 0);
-            if (lane == 0 && has != 0) atomicOr(&group_taps[r / group_rows], has);
-        }
+        take_taps(p, rows, w, taken, group_taps);
         __syncthreads();
         uint32_t groups[groups_a_tile], all = 0;
         for (int g = 0; g < groups_a_tile; ++g) {

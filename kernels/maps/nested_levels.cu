@@ -142,6 +142,16 @@ __device__ __forceinline__ int32_t go_up(const level_params &l, int dims, cell *
     return tap;
 }
 
+// The cell of finest row i in level m + 1.
+__device__ __forceinline__ cell cell_of(const nest_params &p, int64_t i, int m)
+{
+    cell c = finest_cell(p, i);
+    uint32_t place;
+    for (int l = 0; l <= m; ++l)
+        (void)go_up(p.level[l], p.dims, &c, &place);
+    return c;
+}
+
 __device__ __forceinline__ uint64_t key_of(const level_params &l, int dims, const cell &c)
 {
     uint64_t key = 0;
@@ -151,7 +161,7 @@ __device__ __forceinline__ uint64_t key_of(const level_params &l, int dims, cons
     return key;
 }
 
-// Rows beside each other in a cell enter it once.
+// A row of blocks a level. Rows beside each other in a cell enter it once.
 __global__ void __launch_bounds__(threads) enter_cells(const __grid_constant__ nest_params p)
 {
     spops::grid_dependency_wait();
@@ -161,20 +171,17 @@ __global__ void __launch_bounds__(threads) enter_cells(const __grid_constant__ n
     const int32_t n = *p.num_rows;
     const bool used = i < n;
     if ((int64_t)blockIdx.x * threads >= n) return;
-    cell c = finest_cell(p, used ? i : 0);
-    uint32_t place;
-    for (int m = 0; m < p.num_coarser; ++m) {
-        const level_params &l = p.level[m];
-        (void)go_up(l, p.dims, &c, &place);
-        const uint64_t key = used ? key_of(l, p.dims, c) : SPOPS_KEY_NONE;
-        const uint64_t before = __shfl_up_sync(~0u, key, 1);
-        const bool begins = lane == 0 || before != key;
-        const uint32_t heads = __ballot_sync(~0u, begins);
-        uint32_t slot = 0;
-        if (used && begins) slot = spops::hash_insert(l.cells, key, (int32_t)i, nullptr);
-        slot = __shfl_sync(~0u, slot, 31 - __clz((int)(heads & (~0u >> (31 - lane)))));
-        if (used) l.slots[i] = slot;
-    }
+    const int m = (int)blockIdx.y;
+    const level_params &l = p.level[m];
+    const cell c = cell_of(p, used ? i : 0, m);
+    const uint64_t key = used ? key_of(l, p.dims, c) : SPOPS_KEY_NONE;
+    const uint64_t before = __shfl_up_sync(~0u, key, 1);
+    const bool begins = lane == 0 || before != key;
+    const uint32_t heads = __ballot_sync(~0u, begins);
+    uint32_t slot = 0;
+    if (used && begins) slot = spops::hash_insert(l.cells, key, (int32_t)i, nullptr);
+    slot = __shfl_sync(~0u, slot, 31 - __clz((int)(heads & (~0u >> (31 - lane)))));
+    if (used) l.slots[i] = slot;
 }
 
 // Whoever leads a level leads all finer ones.
@@ -226,23 +233,24 @@ __device__ __forceinline__ void put_row(const level_params &l, int dims, const c
         l.masks[(int64_t)r * l.mask_words + w] = 0;
 }
 
-// Where a level has more rows than fit, what follows from the first of those that do not is dropped in
-// all coarser levels: leaders of a cell are kept up to a number of the finest row, in each level.
+// A row of blocks a level. Where a level has more rows than fit, what follows from the first of those
+// that do not is dropped in all coarser levels: leaders of a cell are kept up to a number of the finest
+// row, in each level.
 __global__ void __launch_bounds__(tile) put_levels(const __grid_constant__ nest_params p)
 {
     __shared__ int32_t warp_before[most_coarser][tile / 32];
     spops::grid_dependency_wait();
     spops::grid_launch_dependents();
     const int64_t i = (int64_t)blockIdx.x * tile + threadIdx.x;
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, own = (int)blockIdx.y;
     const bool used = i < *p.num_rows;
     const int lead = used ? p.leads[i] : 0;
-    for (int m = 0; m < p.num_coarser; ++m) {
+    for (int m = 0; m <= own; ++m) {
         const uint32_t votes = __ballot_sync(~0u, lead > m);
         if (lane == 0) warp_before[m][warp] = __popc(votes);
     }
     __syncthreads();
-    if (warp < p.num_coarser) {
+    if (warp <= own) {
         int32_t base = 0;
         for (unsigned b = lane; b < blockIdx.x; b += 32)
             base += p.level[warp].tile_counts[b];
@@ -250,28 +258,28 @@ __global__ void __launch_bounds__(tile) put_levels(const __grid_constant__ nest_
         const int32_t count = warp_before[warp][lane];
         const int32_t sum = base + spops::warp_scan(count);
         warp_before[warp][lane] = sum - count;
-        if (blockIdx.x == (unsigned)p.num_tiles - 1 && lane == 31) atomicMin(p.found + warp, sum);
+        if (warp == own && blockIdx.x == (unsigned)p.num_tiles - 1 && lane == 31)
+            atomicMin(p.found + own, sum);
     }
     __syncthreads();
-    cell c = finest_cell(p, used ? i : 0);
-    int32_t item = (int32_t)i; // number in the level before
-    uint32_t place;
+    int32_t item = (int32_t)i, number = item; // in the level before, in this one
     bool kept = used, ends = false;
-    for (int m = 0; m < p.num_coarser; ++m) {
-        const level_params &l = p.level[m];
+    for (int m = 0; m <= own; ++m) {
         const uint32_t votes = __ballot_sync(~0u, lead > m);
-        const int32_t r = warp_before[m][warp] + __popc(votes & ((1u << lane) - 1));
-        if (ends) atomicMin(p.found + m, r);
-        if (!kept || lead <= m) continue;
-        (void)go_up(l, p.dims, &c, &place);
-        const uint64_t key = key_of(l, p.dims, c);
-        // From now on the table says the row. Nobody else reads it in this launch.
-        l.cells.entries[l.slots[i]] = spops::hash_entry(l.cells, key, r);
-        kept = r < l.max_rows;
-        ends = r == l.max_rows;
-        if (kept) put_row(l, p.dims, c, key, r, item);
-        item = r;
+        item = number;
+        number = warp_before[m][warp] + __popc(votes & ((1u << lane) - 1));
+        if (m == own) break;
+        kept = kept && lead > m && number < p.level[m].max_rows;
+        ends = ends || (lead > m && number == p.level[m].max_rows);
     }
+    const level_params &l = p.level[own];
+    if (ends) atomicMin(p.found + own, number);
+    if (!kept || lead <= own) return;
+    const cell c = cell_of(p, i, own);
+    const uint64_t key = key_of(l, p.dims, c);
+    // From now on the table says the row. Nobody else reads it in this launch.
+    l.cells.entries[l.slots[i]] = spops::hash_entry(l.cells, key, number);
+    if (number < l.max_rows) put_row(l, p.dims, c, key, number, item);
 }
 
 // ---- Links --------------------------------------------------------------------------------------
@@ -315,87 +323,81 @@ __device__ __forceinline__ void put_states(const nest_params &p, int m)
     l.map_state->reserved = 0;
 }
 
-// Of the row that this thread has in each level up to the `num`-th, items[m]: its cell in the source's level.
-__device__ __forceinline__ void put_links(const nest_params &p, int num,
-                                          const int32_t (&items)[most_coarser],
-                                          const uint32_t (&places)[most_coarser], int32_t source)
+// Whether the row that finest row i leads in level `level` is there: none of its cells was dropped.
+__device__ __forceinline__ bool is_kept(const nest_params &p, int64_t i, int level)
 {
-    uint32_t place = 0;
-#pragma unroll
-    for (int m = most_coarser - 1; m >= 0; --m) {
-        if (m >= p.source) continue;
+    for (int m = 0; m < level; ++m) {
         const level_params &l = p.level[m];
-        uint32_t whole = 0;
-#pragma unroll
-        for (int a = 0; a < SPOPS_MAX_DIMS; ++a)
-            whole |= ((place >> 8 * a & 0xff) * (uint32_t)l.stride[a] + (places[m] >> 8 * a & 0xff))
-                     << 8 * a;
-        place = whole;
-        if (m < num && l.links != nullptr) l.links[items[m]] = make_int2(source, (int32_t)place);
+        if (p.found[m] > l.max_rows &&
+            spops::hash_value(l.cells, l.cells.entries[l.slots[i]]) >= l.max_rows)
+            return false;
     }
+    return true;
 }
 
+// The cell of finest row i in level m + 1: its row there.
+__device__ __forceinline__ int32_t row_of(const nest_params &p, int64_t i, int m)
+{
+    const level_params &l = p.level[m];
+    return spops::hash_value(l.cells, l.cells.entries[l.slots[i]]);
+}
+
+// Row `item` of level m, whose cell is c: its cell in the source's level.
+__device__ __forceinline__ void put_source(const nest_params &p, int64_t i, int m, cell c,
+                                           int32_t item)
+{
+    const int32_t source = row_of(p, i, p.source - 1);
+    uint32_t places = 0, steps[SPOPS_MAX_DIMS] = {1, 1, 1, 1};
+    for (int l = m; l < p.source; ++l) {
+        uint32_t place;
+        (void)go_up(p.level[l], p.dims, &c, &place);
+#pragma unroll
+        for (int a = 0; a < SPOPS_MAX_DIMS; ++a) {
+            places += (place >> 8 * a & 0xff) * steps[a] << 8 * a;
+            steps[a] *= (uint32_t)p.level[l].stride[a];
+        }
+    }
+    const bool fits = source < p.level[p.source - 1].max_rows;
+    p.level[m].links[item] = make_int2(fits ? source : -1, (int32_t)places);
+}
+
+// A row of blocks a level: its rows, to the next one.
 __global__ void __launch_bounds__(threads) link_levels(const __grid_constant__ nest_params p)
 {
-    __shared__ int32_t counts[most_coarser][most_taps];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    for (int k = (int)threadIdx.x; k < most_coarser * most_taps; k += threads)
-        counts[k / most_taps][k % most_taps] = 0;
+    __shared__ int32_t counts[most_taps];
+    const int lane = threadIdx.x % 32, m = (int)blockIdx.y;
+    const level_params &l = p.level[m];
+    if (threadIdx.x < most_taps) counts[threadIdx.x] = 0;
     spops::grid_dependency_wait();
     spops::grid_launch_dependents();
-    if (blockIdx.x == 0 && (int)threadIdx.x < p.num_coarser) put_states(p, (int)threadIdx.x);
+    if (blockIdx.x == 0 && threadIdx.x == 0) put_states(p, m);
     const int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x;
     const int32_t n = *p.num_rows;
-    bool kept = i < n;
     if ((int64_t)blockIdx.x * threads >= n) return;
-    const int lead = kept ? p.leads[i] : 0;
-    int32_t parents[most_coarser], items[most_coarser];
-    uint32_t places[most_coarser];
-#pragma unroll
-    for (int m = 0; m < most_coarser; ++m) {
-        parents[m] = INT32_MAX;
-        if (!kept || m >= p.num_coarser || (lead < m && m + 1 != p.source)) continue;
-        const hash_table &cells = p.level[m].cells;
-        parents[m] = spops::hash_value(cells, cells.entries[p.level[m].slots[i]]);
-    }
     __syncthreads();
-    cell c = finest_cell(p, kept ? i : 0);
-    int32_t source = -1;
-    int num = 0; // levels that this thread has a row of
-#pragma unroll
-    for (int m = 0; m < most_coarser; ++m) {
-        items[m] = m == 0 ? (int32_t)i : parents[m > 0 ? m - 1 : 0];
-        places[m] = 0;
-        if (m >= p.num_coarser) continue;
-        const level_params &l = p.level[m];
-        const int32_t t = go_up(l, p.dims, &c, &places[m]);
-        const bool fits = parents[m] < l.max_rows;
-        uint32_t tap = ~0u;
-        if (m + 1 == p.source && fits) source = parents[m];
-        kept = kept && lead >= m;
-        if (kept) {
-            put_link(l, items[m], fits ? parents[m] : -1, t);
-            num = m + 1;
-            kept = fits;
-            if (fits) tap = (uint32_t)t;
-        }
-        const uint32_t lanes = spops::equal_lanes(tap);
-        if (tap != ~0u && (lanes & ((1u << lane) - 1)) == 0)
-            atomicAdd(&counts[m][tap], __popc(lanes));
+    uint32_t tap = ~0u;
+    if (i < n && p.leads[i] >= m && is_kept(p, i, m)) {
+        const int32_t item = m == 0 ? (int32_t)i : row_of(p, i, m - 1);
+        const int32_t parent = row_of(p, i, m);
+        cell c = m == 0 ? finest_cell(p, i) : cell_of(p, i, m - 1);
+        if (l.links != nullptr) put_source(p, i, m, c, item);
+        uint32_t place;
+        const int32_t t = go_up(l, p.dims, &c, &place);
+        put_link(l, item, parent < l.max_rows ? parent : -1, t);
+        if (parent < l.max_rows) tap = (uint32_t)t;
     }
-    put_links(p, num, items, places, source);
+    const uint32_t lanes = spops::equal_lanes(tap);
+    if (tap != ~0u && (lanes & ((1u << lane) - 1)) == 0) atomicAdd(&counts[tap], __popc(lanes));
     __syncthreads();
-    for (int m = warp; m < p.num_coarser; m += threads / 32) {
-        const level_params &l = p.level[m];
-        unsigned long long sum = 0;
-        for (int k = lane; k < most_taps; k += 32) {
-            if (counts[m][k] == 0) continue;
-            atomicAdd(l.tap_counts + k, counts[m][k]);
-            sum += (unsigned)counts[m][k];
-        }
-        sum = spops::warp_sum(sum);
-        if (lane == 0 && sum > 0) atomicAdd((unsigned long long *)&l.map_state->num_pairs, sum);
+    if (threadIdx.x >= 32) return;
+    unsigned long long sum = 0;
+    for (int k = lane; k < most_taps; k += 32) {
+        if (counts[k] == 0) continue;
+        atomicAdd(l.tap_counts + k, counts[k]);
+        sum += (unsigned)counts[k];
     }
+    sum = spops::warp_sum(sum);
+    if (lane == 0 && sum > 0) atomicAdd((unsigned long long *)&l.map_state->num_pairs, sum);
 }
 
 // ---- Maps within --------------------------------------------------------------------------------
@@ -410,7 +412,7 @@ struct within_level {
     uint32_t *masks;
     int32_t *tap_counts;
     spops_map_state *state;
-    int32_t table_stride, mask_words, level;
+    int32_t table_stride, mask_words, level, num_children; // of a cell of the next level
 };
 
 // Levels of one launch, each with blocks of its own.
@@ -544,6 +546,137 @@ __device__ __forceinline__ int32_t follow_rows(const within_params &p, const wit
     return count;
 }
 
+// ---- Of few taps ----
+//
+// A kernel of up to 32 taps that reaches two cells of the next level along each axis, as 3 x 3 x 3 over
+// windows of 2 does: the cells of four rows, eight each, are found by a warp at once, and the taps of a
+// row are a step from them.
+
+constexpr int cells_of_row = 8, rows_of_warp = 32 / cells_of_row;
+constexpr int bad_shift = cell_shift + 16; // bits above: a cell that no tap leads to
+
+__host__ __device__ inline int32_t extent_of(const within_params &p, const within_level &l, int a)
+{
+    int32_t extent = 1;
+    for (int m = l.level; m < p.source; ++m)
+        extent *= p.stride[m][a];
+    return extent;
+}
+
+// The lowest cell of the next level, from the row's own on, that a row at position t of an axis reaches.
+__device__ __forceinline__ int32_t lowest_cell(const within_params &p, const within_level &l, int a,
+                                               int32_t t)
+{
+    const int32_t stride = p.stride[l.level][a], u = t % stride - l.taps.padding[a];
+    return u >= 0 ? u / stride : -((stride - 1 - u) / stride);
+}
+
+// What position t along axis a adds to the way to the `side`-th of the two cells of the next level there.
+// At the place of the row's own level: what it adds to the row's tap in its cell.
+__device__ __forceinline__ uint64_t cell_step_of(const within_params &p, const within_level &l,
+                                                 int a, int32_t t, int32_t side)
+{
+    const int32_t own = p.stride[l.level][a];
+    int32_t extent = extent_of(p, l, a) / own, cell_step = 1, own_step = 1;
+    const int32_t u = t / own + lowest_cell(p, l, a, t) + side;
+    const int32_t q = u >= 0 ? u / extent : -((extent - 1 - u) / extent);
+    int32_t rest = u - q * extent;
+    for (int b = a + 1; b < p.coarse.dims; ++b) {
+        cell_step *= p.coarse.size[b];
+        own_step *= p.stride[l.level][b];
+    }
+    const int32_t moved = q + p.coarse.padding[a], at = moved / p.coarse.dilation[a];
+    uint64_t way = (uint64_t)(t % own * own_step) << place_bits * l.level;
+    if (moved < 0 || moved % p.coarse.dilation[a] != 0 || at >= p.coarse.size[a])
+        return way | (uint64_t)1 << bad_shift;
+    way |= (uint64_t)(at * cell_step) << cell_shift;
+    for (int m = p.source - 1; m > l.level; --m) {
+        uint32_t step = 1;
+        for (int b = a + 1; b < p.coarse.dims; ++b)
+            step *= p.stride[m][b];
+        extent /= p.stride[m][a];
+        way += (uint64_t)(step * (uint32_t)(rest / extent)) << place_bits * m;
+        rest %= extent;
+    }
+    return way;
+}
+
+// Where tap k of a row that is tap `child` of its cell lies: which of the row's cells, and above that
+// the tap of the cell.
+__device__ __forceinline__ uint16_t tap_step_of(const within_params &p, const within_level &l,
+                                                int32_t child, int32_t k)
+{
+    uint32_t cell = 0, place = 0, place_step = 1;
+    for (int a = l.taps.dims - 1; a >= 0; --a) {
+        const int32_t stride = p.stride[l.level][a], t = child % stride;
+        const int32_t u = t + l.taps.dilation[a] * (k % l.taps.size[a]) - l.taps.padding[a];
+        const int32_t q = u >= 0 ? u / stride : -((stride - 1 - u) / stride);
+        cell |= (uint32_t)(q - lowest_cell(p, l, a, t)) << a;
+        place += place_step * (uint32_t)(u - q * stride);
+        place_step *= (uint32_t)stride;
+        child /= stride;
+        k /= l.taps.size[a];
+    }
+    return (uint16_t)(place << 3 | cell);
+}
+
+// Shared words of 8 bytes for the steps of a level; 0: it has more taps, or reaches more cells.
+__host__ __device__ inline int32_t few_steps(const within_params &p, const within_level &l)
+{
+    int32_t words = 0, children = 1;
+    if (l.taps.dims > 3 || l.taps.num_taps > 32) return 0;
+    for (int a = 0; a < l.taps.dims; ++a) {
+        const int32_t stride = p.stride[l.level][a];
+        if (2 * l.taps.padding[a] > stride) return 0;
+        words += 2 * extent_of(p, l, a);
+        children *= stride;
+    }
+    return words + children * 32 / 4;
+}
+
+// Rows `first` to first + rows_of_warp - 1 of those before n. Returns how many have this lane's tap.
+__device__ __forceinline__ int32_t follow_few(const within_params &p, const within_level &l,
+                                              const uint64_t *const (&steps)[3],
+                                              const uint16_t *tap_steps, int64_t first, int32_t n)
+{
+    const int lane = threadIdx.x % 32, cell = lane % cells_of_row;
+    const int64_t mine = first + lane / cells_of_row;
+    const int2 link = mine < n ? __ldg(l.links + mine) : make_int2(-1, 0);
+    uint64_t way = 0;
+#pragma unroll
+    for (int a = 0; a < 3; ++a)
+        if (a < l.taps.dims)
+            way += steps[a][2 * ((uint32_t)link.y >> 8 * a & 0xff) + (cell >> a & 1)];
+    int32_t found = -1;
+    if (link.x >= 0 && way >> bad_shift == 0 && cell >> l.taps.dims == 0)
+        found = __ldg(p.coarse_table + (int64_t)link.x * p.coarse_stride + (way >> cell_shift));
+    for (int m = p.source - 1; m > l.level; --m)
+        if (found >= 0)
+            found = __ldg(p.down_table[m] + (int64_t)found * p.down_stride[m] +
+                          (way >> place_bits * m & ((1u << place_bits) - 1)));
+    const int32_t child = (int32_t)(way >> place_bits * l.level & ((1u << place_bits) - 1));
+    const int32_t *down = p.down_table[l.level];
+    const int32_t stride = p.down_stride[l.level];
+    const bool is_tap = lane < l.taps.num_taps, is_column = lane < l.table_stride;
+    int32_t j[rows_of_warp], count = 0;
+    uint32_t mask = 0;
+#pragma unroll
+    for (int u = 0; u < rows_of_warp; ++u) {
+        const uint32_t step = tap_steps[__shfl_sync(~0u, child, u * cells_of_row) * 32 + lane];
+        const int32_t from = __shfl_sync(~0u, found, u * cells_of_row + (int)(step & 7u));
+        j[u] = is_tap && from >= 0 ? __ldg(down + (int64_t)from * stride + (step >> 3)) : -1;
+    }
+#pragma unroll
+    for (int u = 0; u < rows_of_warp; ++u) {
+        const uint32_t votes = __ballot_sync(~0u, j[u] >= 0);
+        if (lane == u) mask = votes;
+        if (is_column && first + u < n) l.table[(first + u) * l.table_stride + lane] = j[u];
+        count += j[u] >= 0;
+    }
+    if (lane < rows_of_warp && first + lane < n) l.masks[first + lane] = mask;
+    return count;
+}
+
 template <bool BY_INDEX>
 __global__ void __launch_bounds__(follow_threads)
     follow_within(const __grid_constant__ within_params p)
@@ -558,7 +691,21 @@ __global__ void __launch_bounds__(follow_threads)
     const int32_t num_taps = l.taps.num_taps, thread = (int32_t)threadIdx.x;
     int32_t *counts = (int32_t *)shared; // [num_taps] pairs of a tap
     uint64_t *all_steps = shared + (num_taps + 1) / 2, *axis = all_steps;
-    for (int a = 0; !BY_INDEX && a < l.taps.dims; ++a) {
+    const bool few = !BY_INDEX && few_steps(p, l) > 0;
+    const uint64_t *few_axis[3] = {axis, axis, axis};
+    if (few) {
+        for (int a = 0; a < l.taps.dims; ++a) {
+            const int32_t extent = extent_of(p, l, a);
+            for (int32_t s = thread; s < 2 * extent; s += follow_threads)
+                axis[s] = cell_step_of(p, l, a, s / 2, s % 2);
+            few_axis[a] = axis;
+            axis += 2 * extent;
+        }
+        for (int32_t s = thread; s < 32 * l.num_children; s += follow_threads)
+            ((uint16_t *)axis)[s] =
+                s % 32 < num_taps ? tap_step_of(p, l, s / 32, s % 32) : (uint16_t)0;
+    }
+    for (int a = 0; !BY_INDEX && !few && a < l.taps.dims; ++a) {
         const int32_t steps = num_steps(p, l, a);
         for (int32_t s = thread; s < steps; s += follow_threads)
             axis[s] = step_of(p, l, a, s);
@@ -586,6 +733,9 @@ __global__ void __launch_bounds__(follow_threads)
         if (by_index) {
             for (int64_t r = warp; r < n; r += num_warps)
                 count += put_tap(l, r, w, k, k < num_taps ? find_tap(l, (int32_t)r, k) : -1);
+        } else if (few) {
+            for (int64_t first = warp * rows_of_warp; first < n; first += num_warps * rows_of_warp)
+                count += follow_few(p, l, few_axis, (const uint16_t *)axis, first, n);
         } else {
             const uint64_t *steps[SPOPS_MAX_DIMS], *end = axis;
             int32_t rest = k < num_taps ? k : 0;
@@ -724,6 +874,7 @@ within_level within_of(const spops_nest_args *args, const nest_workspace &ws, in
     l.table_stride = map->table_stride;
     l.mask_words = map->mask_words;
     l.level = level;
+    l.num_children = level < args->source ? args->down[level]->taps.num_taps : 1;
     return l;
 }
 
@@ -762,7 +913,8 @@ template <bool BY_INDEX> spops_status follow(spops_context *ctx, const within_pa
     size_t most = 0;
     for (int j = 0; j < p.num; ++j) {
         size_t words = (size_t)(p.job[j].taps.num_taps + 1) / 2;
-        for (int a = 0; !BY_INDEX && a < p.job[j].taps.dims; ++a)
+        if (!BY_INDEX && few_steps(p, p.job[j]) > 0) words += (size_t)few_steps(p, p.job[j]);
+        for (int a = 0; !BY_INDEX && few_steps(p, p.job[j]) == 0 && a < p.job[j].taps.dims; ++a)
             words += (size_t)num_steps(p, p.job[j], a);
         if (words > most) most = words;
     }
@@ -812,13 +964,16 @@ extern "C" spops_status spops_cuda_nest_levels(spops_context *ctx, const spops_n
                                          dim3(4 * (unsigned)ctx->info.num_processors), threads,
                                          start));
     SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "pyramid: enter_cells", enter_cells,
-                                         blocks_for(n, threads), threads, p));
+                                         dim3(blocks_for(n, threads).x, (unsigned)p.num_coarser),
+                                         threads, p));
     SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "pyramid: count_leaders", count_leaders,
                                          dim3((unsigned)p.num_tiles), tile, p));
     SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "pyramid: put_levels", put_levels,
-                                         dim3((unsigned)p.num_tiles), tile, p));
+                                         dim3((unsigned)p.num_tiles, (unsigned)p.num_coarser), tile,
+                                         p));
     return launch<WAITS_FOR_PREVIOUS>(ctx, "pyramid: link_levels", link_levels,
-                                      blocks_for(n, threads), threads, p);
+                                      dim3(blocks_for(n, threads).x, (unsigned)p.num_coarser),
+                                      threads, p);
 }
 
 extern "C" spops_status spops_cuda_nest_within(spops_context *ctx, const spops_nest_args *args)

@@ -180,13 +180,22 @@ __global__ void __launch_bounds__(row_sort_threads)
         mine[pass * pass_words + thread] = 0;
 }
 
-// Row `row` stands at place `to`: its mask is joined to those of its tile of the map.
-__device__ __forceinline__ void join_mask(const row_sort_job &job, int32_t to, int64_t row)
+// Row `row` stands at place `to`: its mask is joined to those of its tile of the map. All lanes call it;
+// those of one tile, as rows of few masks are, join theirs first, and most rows bring nothing new.
+__device__ __forceinline__ void join_mask(const row_sort_job &job, bool used, int32_t to,
+                                          int64_t row)
 {
-    uint32_t *tile = job.tile_masks + (int64_t)(to >> job.tile_shift) * job.mask_words;
+    const int32_t tile = to >> job.tile_shift;
+    const int32_t first = __shfl_sync(~0u, tile, 0);
+    const bool alone = !__all_sync(~0u, used && tile == first);
     for (int32_t w = 0; w < job.mask_words; ++w) {
-        const uint32_t mask = job.masks[row * job.mask_words + w];
-        if (mask != 0) atomicOr(tile + w, mask);
+        uint32_t *const joined = job.tile_masks + (int64_t)tile * job.mask_words + w;
+        uint32_t mask = used ? job.masks[row * job.mask_words + w] : 0;
+        if (!alone) {
+            mask = warp_or(mask);
+            if (threadIdx.x % 32 != 0) mask = 0;
+        }
+        if (mask != 0 && (mask & ~*(volatile uint32_t *)joined) != 0) atomicOr(joined, mask);
     }
 }
 
@@ -307,7 +316,7 @@ __global__ void __launch_bounds__(row_sort_threads)
         const int32_t to = starts[own] + mine[own] + rank[i];
         if (last) {
             if (used) job.order[to] = (int32_t)item[i].y;
-            if (used && job.tile_masks != nullptr) join_mask(job, to, item[i].y);
+            if (job.tile_masks != nullptr) join_mask(job, used, used ? to : 0, item[i].y);
             continue;
         }
         const uint32_t following = item[i].x >> (shift + s.digit_bits) & digit_mask;
