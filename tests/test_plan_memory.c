@@ -1478,7 +1478,7 @@ static spops_status see_map(spops_context *ctx, const struct spops_map_searches_
     ++seen.counts;
     return seen.backend->map_search(ctx, args);
 }
-static spops_status see_pairs(spops_context *ctx, const struct spops_map_pairs_args *args)
+static spops_status see_pairs(spops_context *ctx, const struct spops_map_all_pairs_args *args)
 {
     ++seen.fills;
     return seen.backend->map_pairs(ctx, args);

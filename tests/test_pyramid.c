@@ -26,31 +26,57 @@ typedef struct pyramid_case {
     int32_t down, down_stride, down_padding;
     spops_coords_order order;
     spops_coords_search search;
+    int32_t stem;    // size within level 0; 0: as within
+    int32_t skipped; // level without a map within; 0: none
 } pyramid_case;
 
 static const pyramid_case cases[] = {
-    {"defaults", 3, 0, 0, 3, 2, 2, 0, SPOPS_COORDS_ORDER_GIVEN, SPOPS_COORDS_SEARCH_AUTO},
-    {"every part", 3, 3, ALL_PARTS, 3, 2, 2, 0, SPOPS_COORDS_ORDER_GIVEN, SPOPS_COORDS_SEARCH_HASH},
+    {"defaults", 3, 0, 0, 3, 2, 2, 0, SPOPS_COORDS_ORDER_GIVEN, SPOPS_COORDS_SEARCH_AUTO, 0, 0},
+    {"every part", 3, 3, ALL_PARTS, 3, 2, 2, 0, SPOPS_COORDS_ORDER_GIVEN, SPOPS_COORDS_SEARCH_HASH,
+     0, 0},
     {"lexicographic, grids", 3, 4, ALL_PARTS, 3, 2, 2, 0, SPOPS_COORDS_ORDER_LEXICOGRAPHIC,
-     SPOPS_COORDS_SEARCH_GRID},
+     SPOPS_COORDS_SEARCH_GRID, 0, 0},
     {"down by 3 x 3 x 3", 3, 4, SPOPS_MAP_ORDER | SPOPS_MAP_PAIRS, 3, 3, 2, 1,
-     SPOPS_COORDS_ORDER_GIVEN, SPOPS_COORDS_SEARCH_HASH},
+     SPOPS_COORDS_ORDER_GIVEN, SPOPS_COORDS_SEARCH_HASH, 0, 0},
     {"stride 4 along Morton, sorted", 2, 3, SPOPS_MAP_TABLE, 5, 4, 4, 0, SPOPS_COORDS_ORDER_MORTON,
-     SPOPS_COORDS_SEARCH_SORTED},
+     SPOPS_COORDS_SEARCH_SORTED, 0, 0},
     {"a hash along Hilbert", 3, 4, SPOPS_MAP_ORDER, 3, 2, 2, 0, SPOPS_COORDS_ORDER_HILBERT,
-     SPOPS_COORDS_SEARCH_HASH},
+     SPOPS_COORDS_SEARCH_HASH, 0, 0},
     {"padding, eight levels", 3, 8, SPOPS_MAP_ORDER, 1, 2, 2, 1, SPOPS_COORDS_ORDER_GIVEN,
-     SPOPS_COORDS_SEARCH_HASH},
+     SPOPS_COORDS_SEARCH_HASH, 0, 0},
     {"one level", 3, 1, SPOPS_MAP_PAIRS, 3, 2, 2, 0, SPOPS_COORDS_ORDER_GIVEN,
-     SPOPS_COORDS_SEARCH_AUTO},
+     SPOPS_COORDS_SEARCH_AUTO, 0, 0},
     {"between levels only", 3, 3, SPOPS_MAP_PAIRS | SPOPS_MAP_CSR, 0, 2, 2, 0,
-     SPOPS_COORDS_ORDER_GIVEN, SPOPS_COORDS_SEARCH_AUTO},
+     SPOPS_COORDS_ORDER_GIVEN, SPOPS_COORDS_SEARCH_AUTO, 0, 0},
+    {"windows of 3, padded, 5 taps within", 3, 4, ALL_PARTS, 5, 3, 3, 1, SPOPS_COORDS_ORDER_GIVEN,
+     SPOPS_COORDS_SEARCH_AUTO, 0, 0},
+    {"one axis, windows of 5, 7 taps within", 1, 3, ALL_PARTS, 7, 5, 5, 2, SPOPS_COORDS_ORDER_GIVEN,
+     SPOPS_COORDS_SEARCH_AUTO, 0, 0},
+    {"two axes, six levels", 2, 6, 0, 3, 2, 2, 0, SPOPS_COORDS_ORDER_GIVEN,
+     SPOPS_COORDS_SEARCH_HASH, 0, 0},
+    {"a stem of 5 taps, no map within level 2", 3, 5, SPOPS_MAP_ORDER, 3, 2, 2, 0,
+     SPOPS_COORDS_ORDER_GIVEN, SPOPS_COORDS_SEARCH_AUTO, 5, 2},
+    {"a stem of 7 taps, no map within the last level", 2, 4, ALL_PARTS, 3, 2, 2, 1,
+     SPOPS_COORDS_ORDER_GIVEN, SPOPS_COORDS_SEARCH_AUTO, 7, 3},
+    {"two axes, windows of 7", 2, 3, SPOPS_MAP_ORDER | SPOPS_MAP_REVERSE, 7, 7, 7, 3,
+     SPOPS_COORDS_ORDER_GIVEN, SPOPS_COORDS_SEARCH_AUTO, 0, 0},
 };
 enum { NUM_CASES = sizeof cases / sizeof *cases };
 
 static int32_t levels_of(const pyramid_case *c)
 {
     return c->num_levels == 0 ? 5 : c->num_levels;
+}
+
+static spops_kernel_shape within_kernel(const pyramid_case *c, int32_t level)
+{
+    const bool stem = level == 0 && c->stem > 0;
+    return spops_kernel_shape_cube(c->dims, stem ? c->stem : c->within, 1, 1);
+}
+
+static bool has_within(const pyramid_case *c, int32_t level)
+{
+    return c->within > 0 && (c->skipped == 0 || level != c->skipped);
 }
 
 static spops_kernel_shape down_kernel(const pyramid_case *c)
@@ -65,12 +91,12 @@ static spops_status make_pyramid(spops_context *ctx, const pyramid_case *c,
                                  const spops_coords *finest, bool reserve, const int64_t *max_rows,
                                  spops_pyramid **pyramid)
 {
-    const spops_kernel_shape within = spops_kernel_shape_cube(c->dims, c->within, 1, 1);
+    const spops_kernel_shape stem = within_kernel(c, 0), within = within_kernel(c, 1);
     const spops_kernel_shape down = down_kernel(c);
     const spops_kernel_shape *withins[MAX_LEVELS] = {0}, *downs[MAX_LEVELS];
     spops_pyramid_options o = spops_pyramid_options_default();
     for (int level = 0; level < MAX_LEVELS; ++level) {
-        if (c->within > 0) withins[level] = &within;
+        if (has_within(c, level)) withins[level] = level == 0 ? &stem : &within;
         downs[level] = &down;
     }
     if (c != &cases[0]) {
@@ -167,7 +193,6 @@ static void check_map(test_device *d, const spops_kernel_map *held, spops_kernel
 static void check_pyramid(test_device *d, const pyramid_case *c, const spops_pyramid *pyramid,
                           const spops_coords *finest, const char *what)
 {
-    const spops_kernel_shape within = spops_kernel_shape_cube(c->dims, c->within, 1, 1);
     const spops_kernel_shape down = down_kernel(c);
     spops_coords_options co = spops_coords_options_default();
     spops_kernel_map_options o = spops_kernel_map_options_default();
@@ -193,7 +218,8 @@ static void check_pyramid(test_device *d, const pyramid_case *c, const spops_pyr
 
         const spops_kernel_map *map = spops_pyramid_map(pyramid, SPOPS_PYRAMID_WITHIN, l);
         o.contents = c->contents == 0 ? SPOPS_MAP_FOR_CONV_BACKWARD : c->contents;
-        cr_assert((map != NULL) == (c->within > 0), "%s: map within level %d", what, l);
+        const spops_kernel_shape within = within_kernel(c, l);
+        cr_assert((map != NULL) == has_within(c, l), "%s: map within level %d", what, l);
         if (map != NULL) check_map(d, map, SPOPS_MAP_SUBMANIFOLD, &within, level, level, &o, what);
         map = spops_pyramid_map(pyramid, SPOPS_PYRAMID_DOWN, l);
         cr_assert((map != NULL) == (l + 1 < info.num_levels), "%s: map down from %d", what, l);
@@ -473,6 +499,105 @@ ParameterizedTest(struct backend_param *p, pyramid, defaults_are_for_gradients)
     spops_pyramid_destroy(pyramid);
     spops_coords_destroy(set);
     cloud_free(&cloud);
+    test_close(&d);
+}
+
+// Level `level` of a pyramid and the maps from it on, against a set and maps that are filled one by one
+// with the same capacities. Returns the set; `before` is the one of the finer level.
+static spops_coords *check_full_level(test_device *d, const pyramid_case *c,
+                                      const spops_pyramid *pyramid, int32_t level,
+                                      const spops_coords *before, const char *what)
+{
+    const spops_kernel_shape down = down_kernel(c);
+    const spops_kernel_shape within = within_kernel(c, level);
+    spops_coords_options co = spops_coords_options_default();
+    spops_kernel_map_options o = spops_kernel_map_options_default();
+    spops_kernel_map *maps[2] = {NULL, NULL};
+    spops_coords *alone = NULL;
+    held_set held = held_set_of(d, spops_pyramid_coords(pyramid, level), what);
+
+    spops_coords_view items = spops_coords_view_default();
+
+    co.box = &held.info.box;
+    test_expect_ok(d->ctx, spops_coords_get_view(d->ctx, before, &items), what);
+    test_expect_ok(
+        d->ctx,
+        spops_coords_reserve(d->ctx, c->dims, held.info.max_rows, items.max_rows, &co, &alone),
+        what);
+    test_expect_ok(d->ctx, spops_coords_update_downsampled(d->ctx, alone, before, &down), what);
+    held_set expected = held_set_of(d, alone, what);
+    cr_assert(held.info.num_rows == expected.info.num_rows &&
+                  held.info.num_merged == expected.info.num_merged &&
+                  held.info.num_dropped == expected.info.num_dropped &&
+                  held.info.overflow == expected.info.overflow,
+              "%s: info of level %d", what, (int)level);
+    cr_assert(same(held.rows, expected.rows, expected.info.num_rows * (c->dims + 1)) &&
+                  same(held.row_item, expected.row_item, expected.info.num_rows),
+              "%s: rows of level %d", what, (int)level);
+    held_set_free(&held), held_set_free(&expected);
+
+    const spops_kernel_map *made[2] = {spops_pyramid_map(pyramid, SPOPS_PYRAMID_WITHIN, level),
+                                       spops_pyramid_map(pyramid, SPOPS_PYRAMID_DOWN, level - 1)};
+    o.contents = c->contents;
+    test_expect_ok(
+        d->ctx,
+        spops_kernel_map_reserve(d->ctx, SPOPS_MAP_SUBMANIFOLD, &within, alone, NULL, &o, &maps[0]),
+        what);
+    test_expect_ok(d->ctx, spops_kernel_map_update(d->ctx, maps[0], alone, NULL), what);
+    o.contents |= SPOPS_MAP_REVERSE;
+    test_expect_ok(
+        d->ctx,
+        spops_kernel_map_reserve(d->ctx, SPOPS_MAP_CONVOLUTION, &down, before, alone, &o, &maps[1]),
+        what);
+    test_expect_ok(d->ctx, spops_kernel_map_update(d->ctx, maps[1], before, alone), what);
+    for (int m = 0; m < 2; ++m) {
+        held_map x = held_map_of(d, made[m], SPOPS_STATUS_OK, what);
+        held_map y = held_map_of(d, maps[m], SPOPS_STATUS_OK, what);
+        held_map_check_same(&x, &y, what);
+        held_map_free(&x), held_map_free(&y);
+        spops_kernel_map_destroy(maps[m]);
+    }
+    return alone;
+}
+
+ParameterizedTestParameters(pyramid, full_levels_equal_one_by_one)
+{
+    return every_launch();
+}
+
+// Rows that do not fit are dropped with all that hangs on them; maps of the rows that do are whole.
+ParameterizedTest(struct launch_param *p, pyramid, full_levels_equal_one_by_one)
+{
+    static const pyramid_case of[] = {
+        {"full", 3, 4, SPOPS_MAP_ORDER, 3, 2, 2, 0, SPOPS_COORDS_ORDER_GIVEN,
+         SPOPS_COORDS_SEARCH_AUTO, 0, 0},
+        {"full, 5 taps", 2, 4, SPOPS_MAP_ORDER, 5, 3, 3, 2, SPOPS_COORDS_ORDER_GIVEN,
+         SPOPS_COORDS_SEARCH_AUTO, 0, 0},
+    };
+    static const int64_t capacities[][MAX_LEVELS] = {
+        {0, 60, 0, 0}, {0, 0, 20, 0}, {0, 0, 0, 3}, {0, 90, 12, 11}, {0, 1, 1, 1}, {0, 50, 40, 2}};
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    test_rng rng = test_rng_make(4500);
+    for (int i = 0; i < 2; ++i)
+        for (size_t k = 0; k < sizeof capacities / sizeof capacities[0]; ++k) {
+            char text[256];
+            const char *what = test_describe(text, "%s, capacities %zu", of[i].name, k);
+            cloud_rows cloud = cloud_make(CLOUD_CLUMPS, of[i].dims, false, &rng);
+            spops_coords *finest = create_set(&d, &cloud), *sets[MAX_LEVELS] = {NULL};
+            const spops_coords *before = finest;
+            spops_pyramid *pyramid = NULL;
+            test_expect_ok(
+                d.ctx, make_pyramid(d.ctx, &of[i], finest, true, capacities[k], &pyramid), what);
+            test_expect_ok(d.ctx, spops_pyramid_update(d.ctx, pyramid), what);
+            for (int32_t level = 1; level < of[i].num_levels; ++level)
+                before = sets[level] = check_full_level(&d, &of[i], pyramid, level, before, what);
+            for (int32_t level = 1; level < of[i].num_levels; ++level)
+                spops_coords_destroy(sets[level]);
+            spops_pyramid_destroy(pyramid);
+            spops_coords_destroy(finest);
+            cloud_free(&cloud);
+        }
     test_close(&d);
 }
 

@@ -35,8 +35,9 @@ typedef struct spops_pyramid_options {
     /* [num_levels - 1] kernel from a level to the next, whose stride is that of the levels. NULL:
        size 2, stride 2 on every axis */
     const spops_kernel_shape *const *down;
-    spops_coords_order order;   /* of all levels but the finest */
-    spops_coords_search search; /* likewise */
+    spops_coords_order order; /* of all levels but the finest */
+    /* Likewise. AUTO: HASH of levels that a GPU makes at once (docs/coords.md), else as of any set */
+    spops_coords_search search;
     /* [num_levels] capacities of reserve. max_rows[0] is not looked at. An element that is 0, and
        NULL: as much as the level before can bring; for pairs: as many as the rows can have */
     const int64_t *max_rows;

@@ -179,7 +179,7 @@ __device__ __forceinline__ void add_residual(const epilogue_params &p, float (&s
         if (p.residual_wide && !p.in_f32) {
             // As store_sums writes: a lane loads 8 columns, and the four exchange them.
             const T *from = static_cast<const T *>(p.residual) + at;
-            constexpr int at_once = COLS == 32 ? 1 : 2;
+            constexpr int at_once = COLS % 64 == 0 ? 2 : 1;
 #pragma unroll
             for (int begin = 0; begin < COLS / 32; begin += at_once) {
                 uint4 got[at_once];

@@ -28,7 +28,8 @@ struct map_params {
     int table_stride, mask_words;
     const uint32_t *masks;
     const int *order;
-    int *counts, *cost_begin; // [max_tiles], [max_tile_cost + 1]
+    const uint32_t *tile_masks; // NULL: counts are counted
+    int *counts, *cost_begin;   // [max_tiles], [max_tile_cost + 1]
 };
 
 typedef spops::batch<map_params, spops::jobs_at_once<map_params>()> map_jobs;
@@ -60,6 +61,16 @@ __global__ void __launch_bounds__(count_threads)
     if (lane == 0) p.counts[tile] = max(count, 1);
 }
 
+// Records of a tile; one without taps has one.
+__device__ __forceinline__ int records_of(const map_params &p, int tile)
+{
+    if (p.tile_masks == nullptr) return p.counts[tile];
+    int count = 0;
+    for (int w = 0; w < p.mask_words; ++w)
+        count += __popc(p.tile_masks[(int64_t)tile * p.mask_words + w]);
+    return max(count, 1);
+}
+
 // s.first: sums of counts; cost_begin[c]: how many tiles have more than c records. A block a job.
 __global__ void __launch_bounds__(scan_threads) scan_records(const __grid_constant__ map_jobs jobs)
 {
@@ -74,7 +85,7 @@ __global__ void __launch_bounds__(scan_threads) scan_records(const __grid_consta
     int done = 0, total;
     for (int begin = 0; begin < num_tiles; begin += scan_threads) {
         const int tile = begin + threadIdx.x;
-        const int count = tile < num_tiles ? p.counts[tile] : 0;
+        const int count = tile < num_tiles ? records_of(p, tile) : 0;
         if (tile < num_tiles) atomicAdd(&tiles_of[spops::tile_cost(count)], 1);
         const int before = spops::sum_before(count, &total);
         if (tile < num_tiles) p.s.first[tile] = done + before;
@@ -89,20 +100,43 @@ __global__ void __launch_bounds__(scan_threads) scan_records(const __grid_consta
     }
 }
 
-// tiles: those with most records first, else as they lie. A warp for each cost.
-__global__ void __launch_bounds__(32) order_tiles(const __grid_constant__ map_jobs jobs)
+// A warp: the rows of a tile at 32 taps, `lanes` of them at a time, and which groups have which.
+template <int LANES>
+__device__ __forceinline__ void take_rows(const map_params &p, const int *rows, int w,
+                                          int (&taken)[tile_rows][33], uint32_t *group_taps)
 {
-    int32_t block, num_blocks;
-    const map_params &p = spops::job_of_block(jobs, &block, &num_blocks);
-    const int cost = block + 1, lane = threadIdx.x;
-    spops::grid_dependency_wait();
-    spops::grid_launch_dependents();
-    if (cost > max_tile_cost) return;
-    spops::order_tiles_of_cost(p.s.first, p.cost_begin, *p.s.num_tiles, cost, lane,
-                               reinterpret_cast<int4 *>(p.s.tiles));
+    constexpr int at_once = 32 / LANES, warps = fill_threads / 32;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int tap = 32 * w + lane % LANES, first = lane / LANES;
+    for (int g = 0; g < groups_a_tile; ++g) {
+        uint32_t has = 0;
+#pragma unroll
+        for (int i = 0; i < group_rows / (at_once * warps); ++i) {
+            const int r = g * group_rows + (i * warps + warp) * at_once + first;
+            const int row = rows[r];
+            const int from =
+                row >= 0 && tap < p.s.num_taps ? p.table[(int64_t)row * p.table_stride + tap] : -1;
+            taken[r][lane % LANES] = from;
+            has |= __ballot_sync(~0u, from >= 0);
+        }
+        for (int l = LANES; l < 32; l *= 2)
+            has |= has >> l;
+        if (LANES < 32) has &= (1u << LANES % 32) - 1;
+        if (lane == 0 && has != 0) atomicOr(group_taps + g, has);
+    }
 }
 
-// The records of a tile, a block each: 32 taps at a time by way of shared memory, because the table
+__device__ __forceinline__ void take_taps(const map_params &p, const int *rows, int w,
+                                          int (&taken)[tile_rows][33], uint32_t *group_taps)
+{
+    if (p.s.num_taps <= 8)
+        take_rows<8>(p, rows, w, taken, group_taps);
+    else
+        take_rows<32>(p, rows, w, taken, group_taps);
+}
+
+// The records of a tile, a block each, and after them tiles: those with most records first, else as they
+// lie, a warp for each cost. Records: 32 taps at a time by way of shared memory, because the table
 // has the taps of a row together and a record the rows of a tap.
 __global__ void __launch_bounds__(fill_threads) fill_records(const __grid_constant__ map_jobs jobs)
 {
@@ -114,6 +148,13 @@ __global__ void __launch_bounds__(fill_threads) fill_records(const __grid_consta
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     spops::grid_dependency_wait();
     spops::grid_launch_dependents();
+    if (tile >= p.s.max_tiles) {
+        const int cost = (int)(tile - p.s.max_tiles) * (fill_threads / 32) + warp + 1;
+        if (cost <= spops::tile_cost(p.s.num_taps))
+            spops::order_tiles_of_cost(p.s.first, p.cost_begin, *p.s.num_tiles, cost, lane,
+                                       reinterpret_cast<int4 *>(p.s.tiles));
+        return;
+    }
     if (tile >= *p.s.num_tiles) return;
 
     for (int r = threadIdx.x; r < tile_rows; r += fill_threads) {
@@ -126,16 +167,7 @@ __global__ void __launch_bounds__(fill_threads) fill_records(const __grid_consta
     for (int w = 0; w < p.mask_words; ++w) {
         if (threadIdx.x < groups_a_tile) group_taps[threadIdx.x] = 0;
         __syncthreads();
-        const int tap = 32 * w + lane;
-#pragma unroll 8
-        for (int r = warp; r < tile_rows; r += fill_threads / 32) {
-            const int row = rows[r];
-            const int from =
-                row >= 0 && tap < p.s.num_taps ? p.table[(int64_t)row * p.table_stride + tap] : -1;
-            taken[r][lane] = from;
-            const uint32_t has = __ballot_sync(~0u, from >= 0);
-            if (lane == 0 && has != 0) atomicOr(&group_taps[r / group_rows], has);
-        }
+        take_taps(p, rows, w, taken, group_taps);
         __syncthreads();
         uint32_t groups[groups_a_tile], all = 0;
         for (int g = 0; g < groups_a_tile; ++g) {
@@ -235,6 +267,7 @@ map_params params_of(const spops_igemm_schedule_args *args)
     p.mask_words = args->mask_words;
     p.masks = args->masks;
     p.order = args->order;
+    p.tile_masks = args->tile_masks;
     p.counts = args->workspace;
     p.cost_begin = p.counts + p.s.max_tiles;
     return p;
@@ -249,15 +282,16 @@ spops_status make_schedules(spops_context *ctx, map_jobs *jobs)
     dim3 blocks;
     if (jobs->num == 0) return SPOPS_STATUS_OK;
     blocks = divide_blocks(jobs, [](const map_params &p) {
-        return (p.s.max_tiles * 32 + count_threads - 1) / count_threads;
+        return p.tile_masks != nullptr ? 0
+                                       : (p.s.max_tiles * 32 + count_threads - 1) / count_threads;
     });
     SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, what, count_records, blocks, count_threads, *jobs));
     SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, what, scan_records, dim3((unsigned)jobs->num),
                                          scan_threads, *jobs));
-    blocks =
-        divide_blocks(jobs, [](const map_params &p) { return spops::tile_cost(p.s.num_taps); });
-    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, what, order_tiles, blocks, 32u, *jobs));
-    blocks = divide_blocks(jobs, [](const map_params &p) { return p.s.max_tiles; });
+    blocks = divide_blocks(jobs, [](const map_params &p) {
+        constexpr int warps = fill_threads / 32;
+        return p.s.max_tiles + (spops::tile_cost(p.s.num_taps) + warps - 1) / warps;
+    });
     return launch<WAITS_FOR_PREVIOUS>(ctx, what, fill_records, blocks, fill_threads, *jobs);
 }
 

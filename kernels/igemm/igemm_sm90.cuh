@@ -94,12 +94,12 @@ struct igemm_sm90_policy {
     static_assert(GATHER_WARPS % GROUPS == 0 && stride <= STAGES, "a warp has the rows of a group");
     // Whether blocks share tiles where these are few. A narrow tile is too little work for that.
     // Nor are registers left where sums of rows are gathered for 256 columns; few tiles take 128 then.
-    static constexpr bool SHARES = COLS >= 128 && (!ADDS || COLS < 256);
+    static constexpr bool SHARES = COLS >= 96 && (!ADDS || COLS < 256);
     static constexpr int rows = 64 * GROUPS;
     typedef warp_roles<GROUPS, GATHER_WARPS, BLOCKS> roles;
     static constexpr int threads = roles::threads;
     static constexpr int tile_slots = 2;
-    static constexpr int line_cols = COLS < 64 ? COLS : 64; // of a line of B across k
+    static constexpr int line_cols = COLS % 64 == 0 ? 64 : 32; // of a line of B across k
     static constexpr int a_bytes = rows * 128, b_bytes = COLS * 128;
     static constexpr int stage_bytes = a_bytes + b_bytes;
     // The multiplying warps keep what their sums and the epilogue take, the gather warps get the rest.
@@ -664,7 +664,7 @@ __device__ bool igemm_join(const igemm_sm90_params &p, const igemm_sm90_block<P>
         sum[i] = 0.0f;
     for (int s = first; s <= last; ++s) {
         const float4 *const from = place(s);
-        constexpr int at_once = P::COLS / 8 < 8 ? P::COLS / 8 : 8;
+        constexpr int at_once = P::COLS % 64 == 0 ? 8 : 4;
 #pragma unroll
         for (int begin = 0; begin < P::COLS / 8; begin += at_once) {
             float4 got[at_once];
@@ -695,7 +695,7 @@ __device__ void igemm_multiply(const igemm_sm90_params &p, const igemm_sm90_bloc
     const int line_bytes = B == ACROSS_K ? P::line_cols * 2 : p.record_bytes;
     const swizzle lines = line_bytes == 128 ? SWIZZLE_128 : SWIZZLE_64;
     const uint64_t a_form = descriptor(SWIZZLE_128, 0, 1024);
-    const uint64_t b_form = descriptor(lines, B == ACROSS_K ? 64 * 128 : 0, 8 * line_bytes);
+    const uint64_t b_form = descriptor(lines, B == ACROSS_K ? 64 * line_bytes : 0, 8 * line_bytes);
     int b_step[4]; // where the columns of 32 bytes of k begin in the stage
 #pragma unroll
     for (int i = 0; i < 4; ++i)

@@ -141,7 +141,24 @@ struct tile_job {
 constexpr int most_sides = 32;
 typedef spops::batch<tile_job, most_sides> tile_jobs;
 
-// A warp ors the masks of a tile's rows.
+// Taps that no row of a tile has.
+__device__ __forceinline__ uint32_t missing_taps(const tile_job &p, int32_t tile)
+{
+    int32_t taps = p.num_taps;
+    for (int32_t w = 0; w < p.mask_words; ++w)
+        taps -= __popc(p.tile_masks[(int64_t)tile * p.mask_words + w]);
+    return (uint32_t)taps;
+}
+
+// Sides whose tiles one block sorts.
+constexpr int sort_threads = 512, most_sort_items = 16;
+
+bool has_few_tiles(const spops_map_side *side)
+{
+    return side->num_tiles <= most_sort_items * sort_threads;
+}
+
+// A warp ors the masks of a tile's rows, where the sort of the rows has not.
 __global__ void __launch_bounds__(threads) join_masks(const __grid_constant__ tile_jobs jobs)
 {
     int32_t block, num_blocks;
@@ -168,8 +185,6 @@ __global__ void __launch_bounds__(threads) join_masks(const __grid_constant__ ti
 }
 
 // All tiles of a side sorted by one block: for few of them cheaper than a sort of several launches.
-constexpr int sort_threads = 512;
-
 template <int ITEMS>
 __global__ void __launch_bounds__(sort_threads) sort_tiles(const __grid_constant__ tile_jobs jobs)
 {
@@ -184,7 +199,7 @@ __global__ void __launch_bounds__(sort_threads) sort_tiles(const __grid_constant
 #pragma unroll
     for (int i = 0; i < ITEMS; ++i) {
         tiles[i] = (int32_t)threadIdx.x * ITEMS + i;
-        keys[i] = tiles[i] < num_tiles ? p.tile_keys[tiles[i]] : UINT32_MAX;
+        keys[i] = tiles[i] < num_tiles ? missing_taps(p, tiles[i]) : UINT32_MAX;
     }
     // Places without a tile stand last already, and no key is larger.
     block_sort(storage).SortBlockedToStriped(keys, tiles, 0, p.end_bit);
@@ -228,7 +243,7 @@ template <int ITEMS> spops_status order_rows(spops_context *ctx, const spops_map
         if (side->max_rows > 0 && sorts_in_tiles(side->max_rows) &&
             spops::row_sort_items(side->max_rows) == ITEMS)
             jobs.job[jobs.num++] = spops::row_sort_of(order_workspace_of(&args->each[i]).sort_rows,
-                                                      args->each[i].map, side);
+                                                      args->each[i].map, side, has_few_tiles(side));
         if (jobs.num == 0 || (jobs.num < spops::most_row_sorts && i + 1 < args->num)) continue;
         if (jobs.num == 1) {
             spops::row_sort_jobs<1> alone = {};
@@ -315,6 +330,17 @@ struct pairs_params {
     int32_t *out_pair_ids, *in_pair_ids;
 };
 
+typedef spops::batch<pairs_params, spops::jobs_at_once<pairs_params>()> pairs_jobs;
+
+// Pairs of groups and taps that one block scans, of several maps at once.
+constexpr int scan_threads = 1024, scan_items = 8;
+constexpr int64_t most_scanned = 2 * scan_threads * scan_items;
+
+int64_t num_counts(const pairs_params &p)
+{
+    return p.num_groups * p.num_taps + 1;
+}
+
 // A bit for each lane whose row has tap 32 w + lane of this one; all lanes call it.
 __device__ __forceinline__ uint32_t rows_of_tap(const pairs_params &p, int64_t r, bool used,
                                                 int32_t w, uint32_t *mask)
@@ -324,13 +350,15 @@ __device__ __forceinline__ uint32_t rows_of_tap(const pairs_params &p, int64_t r
 }
 
 // Pairs of each tap and group of rows; none at all where there are more than fit.
-__global__ void __launch_bounds__(threads) count_pairs(const __grid_constant__ pairs_params p)
+__global__ void __launch_bounds__(threads) count_pairs(const __grid_constant__ pairs_jobs jobs)
 {
     __shared__ int32_t counts[threads / 32][32];
+    int32_t block, num_blocks;
+    const pairs_params &p = spops::job_of_block(jobs, &block, &num_blocks);
     spops::grid_dependency_wait();
     spops::grid_launch_dependents();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int64_t group = blockIdx.x;
+    const int64_t group = block;
     const bool overflow = p.state->num_pairs > p.max_pairs;
     if (group == 0 && threadIdx.x == 0) {
         p.state->overflow = overflow;
@@ -352,6 +380,32 @@ __global__ void __launch_bounds__(threads) count_pairs(const __grid_constant__ p
             p.counts[k * p.num_groups + group] = sum;
         }
         __syncthreads();
+    }
+}
+
+// starts: the pairs before each group and tap, of a map a block.
+__global__ void __launch_bounds__(scan_threads) scan_pairs(const __grid_constant__ pairs_jobs jobs)
+{
+    const pairs_params &p = jobs.job[blockIdx.x];
+    const int32_t n = (int32_t)(p.num_groups * p.num_taps + 1);
+    int32_t *const starts = const_cast<int32_t *>(p.starts);
+    spops::grid_dependency_wait();
+    spops::grid_launch_dependents();
+    for (int32_t base = 0, before = 0; base < n; base += scan_threads * scan_items) {
+        const int32_t first = base + (int32_t)threadIdx.x * scan_items;
+        int32_t count[scan_items], sum = 0, total;
+#pragma unroll
+        for (int i = 0; i < scan_items; ++i) {
+            count[i] = first + i < n ? p.counts[first + i] : 0;
+            sum += count[i];
+        }
+        int32_t start = before + spops::sum_before(sum, &total);
+#pragma unroll
+        for (int i = 0; i < scan_items; ++i) {
+            if (first + i < n) starts[first + i] = start;
+            start += count[i];
+        }
+        before += total;
     }
 }
 
@@ -437,16 +491,18 @@ __device__ __forceinline__ void load_quads(const pairs_params &p, int64_t first_
 }
 
 // A warp takes 32 rows tap by tap: within a tap, pairs are by ascending row.
-__global__ void __launch_bounds__(threads) put_pairs(const __grid_constant__ pairs_params p)
+__global__ void __launch_bounds__(threads) put_pairs(const __grid_constant__ pairs_jobs jobs)
 {
     __shared__ int4 tiles[threads / 32][32 * quad_pitch];
     __shared__ int32_t counts[threads / 32][32];
+    int32_t block, num_blocks;
+    const pairs_params &p = spops::job_of_block(jobs, &block, &num_blocks);
     spops::grid_dependency_wait();
     spops::grid_launch_dependents();
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-    const int64_t group = blockIdx.x;
+    const int64_t group = block;
     for (int64_t k = group * threads + threadIdx.x; k <= p.num_taps;
-         k += (int64_t)gridDim.x * threads)
+         k += (int64_t)num_blocks * threads)
         p.tap_offsets[k] = p.starts[k * p.num_groups];
     if (group >= p.num_groups || p.state->num_pairs > p.max_pairs) return;
     const int64_t n = p.state->num_out, r = group * threads + threadIdx.x;
@@ -492,6 +548,61 @@ spops_status scan_rows(spops_context *ctx, const spops_map_arrays *map, const sp
                         side->max_rows + 1);
 }
 
+pairs_params pairs_params_of(const spops_map_arrays *map, const pairs_workspace &ws)
+{
+    pairs_params p = {};
+    p.state = map->state;
+    p.table = map->out.table;
+    p.masks = map->out.masks;
+    p.in_mirrored = map->in.mirrored;
+    p.in_masks = map->in.mirrored ? map->out.masks : map->in.masks;
+    p.num_taps = map->taps.num_taps;
+    p.mask_words = map->mask_words;
+    p.table_stride = map->table_stride;
+    p.num_groups = groups_of(map->out.max_rows);
+    p.max_rows = map->out.max_rows;
+    p.max_pairs = map->max_pairs;
+    p.counts = ws.counts;
+    p.starts = ws.starts;
+    p.tap_offsets = map->tap_offsets;
+    p.in_rows = map->in_rows;
+    p.out_rows = map->out_rows;
+    p.out_offsets = map->out.offsets;
+    p.in_offsets = map->in.offsets;
+    p.out_row_taps = (int2 *)map->out.row_taps;
+    p.in_row_taps = (int2 *)map->in.row_taps;
+    p.out_pair_ids = map->out.pair_ids;
+    p.in_pair_ids = map->in.pair_ids;
+    return p;
+}
+
+pairs_workspace pairs_workspace_of(const spops_map_pairs_args *args)
+{
+    spops_carver c = {(char *)args->workspace, 0};
+    return carve_pairs(args->map, &c);
+}
+
+// What is before each group and tap, and each row of lists.
+spops_status scan_all(spops_context *ctx, const pairs_jobs &jobs, const spops_map_pairs_args *each)
+{
+    pairs_jobs few = {};
+    for (int j = 0; j < jobs.num; ++j)
+        if (num_counts(jobs.job[j]) <= most_scanned) few.job[few.num++] = jobs.job[j];
+    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: scan_pairs", scan_pairs,
+                                         dim3((unsigned)few.num), scan_threads, few));
+    for (int j = 0; j < jobs.num; ++j) {
+        const pairs_params &p = jobs.job[j];
+        const spops_map_arrays *map = each[j].map;
+        const pairs_workspace ws = pairs_workspace_of(&each[j]);
+        if (num_counts(p) > most_scanned)
+            SPOPS_TRY(ws.wide.scan(ctx, "kernel_map: scan of pairs", ws.counts, ws.starts,
+                                   num_counts(p)));
+        if (p.out_offsets != nullptr) SPOPS_TRY(scan_rows(ctx, map, &map->out, p.masks, ws));
+        if (p.in_offsets != nullptr) SPOPS_TRY(scan_rows(ctx, map, &map->in, p.in_masks, ws));
+    }
+    return SPOPS_STATUS_OK;
+}
+
 } // namespace
 
 extern "C" size_t spops_cuda_map_workspace_bytes(spops_context *ctx,
@@ -530,10 +641,10 @@ extern "C" spops_status spops_cuda_map_order(spops_context *ctx, const spops_map
             if (side->max_rows == 0) continue;
             if (!sorts_in_tiles(side->max_rows))
                 SPOPS_TRY(order_many_rows(ctx, args->each[i].map, side, ws));
-            all.job[all.num++] = job;
+            if (!sorts_in_tiles(side->max_rows) || !has_few_tiles(side)) all.job[all.num++] = job;
             if (side->num_tiles <= 4 * sort_threads)
                 few.job[few.num++] = job;
-            else if (side->num_tiles <= 16 * sort_threads)
+            else if (has_few_tiles(side))
                 some.job[some.num++] = job;
         }
         const dim3 blocks = spops::divide_blocks(
@@ -541,11 +652,11 @@ extern "C" spops_status spops_cuda_map_order(spops_context *ctx, const spops_map
         SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: join_masks", join_masks, blocks,
                                              threads, all));
         SPOPS_TRY(order_tiles<4>(ctx, few));
-        SPOPS_TRY(order_tiles<16>(ctx, some));
+        SPOPS_TRY(order_tiles<most_sort_items>(ctx, some));
         for (int32_t i = begin; i < end; ++i) {
             const spops_map_side *side = args->each[i].side;
             const order_workspace ws = order_workspace_of(&args->each[i]);
-            if (side->num_tiles <= 16 * sort_threads) continue;
+            if (has_few_tiles(side)) continue;
             SPOPS_TRY(ws.wide.sort(ctx, "kernel_map: sort of tiles", ws.tile_keys[0],
                                    ws.tile_keys[1], ws.tiles, side->tile_order, side->num_tiles,
                                    tile_bits(args->each[i].map)));
@@ -554,41 +665,24 @@ extern "C" spops_status spops_cuda_map_order(spops_context *ctx, const spops_map
     return SPOPS_STATUS_OK;
 }
 
-extern "C" spops_status spops_cuda_map_pairs(spops_context *ctx, const spops_map_pairs_args *args)
+extern "C" spops_status spops_cuda_map_pairs(spops_context *ctx,
+                                             const spops_map_all_pairs_args *args)
 {
-    const spops_map_arrays *map = args->map;
-    spops_carver c = {(char *)args->workspace, 0};
-    const pairs_workspace ws = carve_pairs(map, &c);
-    const int64_t n = groups_of(map->out.max_rows) * map->taps.num_taps + 1;
-    pairs_params p = {};
-    p.state = map->state;
-    p.table = map->out.table;
-    p.masks = map->out.masks;
-    p.in_mirrored = map->in.mirrored;
-    p.in_masks = map->in.mirrored ? map->out.masks : map->in.masks;
-    p.num_taps = map->taps.num_taps;
-    p.mask_words = map->mask_words;
-    p.table_stride = map->table_stride;
-    p.num_groups = groups_of(map->out.max_rows);
-    p.max_rows = map->out.max_rows;
-    p.max_pairs = map->max_pairs;
-    p.counts = ws.counts;
-    p.starts = ws.starts;
-    p.tap_offsets = map->tap_offsets;
-    p.in_rows = map->in_rows;
-    p.out_rows = map->out_rows;
-    p.out_offsets = map->out.offsets;
-    p.in_offsets = map->in.offsets;
-    p.out_row_taps = (int2 *)map->out.row_taps;
-    p.in_row_taps = (int2 *)map->in.row_taps;
-    p.out_pair_ids = map->out.pair_ids;
-    p.in_pair_ids = map->in.pair_ids;
-    // One block also without a row: it writes the offsets, which are then all 0.
-    const dim3 blocks((unsigned)(p.num_groups > 0 ? p.num_groups : 1));
-    SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: count_pairs", count_pairs, blocks,
-                                         threads, p));
-    SPOPS_TRY(ws.wide.scan(ctx, "kernel_map: scan of pairs", ws.counts, ws.starts, n));
-    if (p.out_offsets != nullptr) SPOPS_TRY(scan_rows(ctx, map, &map->out, p.masks, ws));
-    if (p.in_offsets != nullptr) SPOPS_TRY(scan_rows(ctx, map, &map->in, p.in_masks, ws));
-    return launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: put_pairs", put_pairs, blocks, threads, p);
+    pairs_jobs jobs = {};
+    for (int32_t i = 0, begin = 0; i < args->num; ++i) {
+        jobs.job[jobs.num++] =
+            pairs_params_of(args->each[i].map, pairs_workspace_of(&args->each[i]));
+        if (jobs.num < spops::jobs_at_once<pairs_params>() && i + 1 < args->num) continue;
+        // One block also without a row: it writes the offsets, which are then all 0.
+        const dim3 blocks = spops::divide_blocks(
+            &jobs, [](const pairs_params &p) { return p.num_groups > 0 ? p.num_groups : 1; });
+        SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: count_pairs", count_pairs, blocks,
+                                             threads, jobs));
+        SPOPS_TRY(scan_all(ctx, jobs, args->each + begin));
+        SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "kernel_map: put_pairs", put_pairs, blocks,
+                                             threads, jobs));
+        jobs.num = 0;
+        begin = i + 1;
+    }
+    return SPOPS_STATUS_OK;
 }

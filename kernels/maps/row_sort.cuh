@@ -4,7 +4,8 @@
 //
 //     rank_rows:  rank of every row; how often the first digit appears in each tile of rows
 //     sort_pass:  rows to where they belong by one digit, stable, a block for a tile; and how often
-//                 the next digit appears in each tile of what was written
+//                 the next digit appears in each tile of what was written. The last pass also joins the
+//                 masks of the map's tiles, which rank_rows has cleared
 //
 // A block adds the counts of all tiles up by itself, which is why there may only be few of them;
 // nobody waits for another block, as the counts of a pass are whole when its kernel begins.
@@ -121,7 +122,8 @@ struct row_sort_job {
     const uint32_t *masks;
     const int32_t *num_rows;
     int32_t *order;
-    int32_t mask_words;
+    uint32_t *tile_masks; // of the map's tiles, of 1 << tile_shift rows; NULL: not to be joined
+    int32_t mask_words, tile_shift, num_mask_words;
 };
 
 template <int MOST> using row_sort_jobs = batch<row_sort_job, MOST>;
@@ -147,6 +149,10 @@ __global__ void __launch_bounds__(row_sort_threads)
     grid_dependency_wait();
     grid_launch_dependents();
     const int64_t n = *job.num_rows, first = (int64_t)block * tile;
+    if (job.tile_masks != nullptr)
+        for (int32_t w = block * row_sort_threads + thread; w < job.num_mask_words;
+             w += num_blocks * row_sort_threads)
+            job.tile_masks[w] = 0;
     if (first >= n) return;
     uint32_t *mine = s.counts + (int64_t)block * row_sort_words;
     const int64_t pass_words = (int64_t)s.num_tiles * row_sort_words;
@@ -172,6 +178,25 @@ __global__ void __launch_bounds__(row_sort_threads)
     mine[thread] = counts[thread];
     for (int pass = 1; pass < s.num_passes; ++pass)
         mine[pass * pass_words + thread] = 0;
+}
+
+// Row `row` stands at place `to`: its mask is joined to those of its tile of the map. All lanes call it;
+// those of one tile, as rows of few masks are, join theirs first, and most rows bring nothing new.
+__device__ __forceinline__ void join_mask(const row_sort_job &job, bool used, int32_t to,
+                                          int64_t row)
+{
+    const int32_t tile = to >> job.tile_shift;
+    const int32_t first = __shfl_sync(~0u, tile, 0);
+    const bool alone = !__all_sync(~0u, used && tile == first);
+    for (int32_t w = 0; w < job.mask_words; ++w) {
+        uint32_t *const joined = job.tile_masks + (int64_t)tile * job.mask_words + w;
+        uint32_t mask = used ? job.masks[row * job.mask_words + w] : 0;
+        if (!alone) {
+            mask = warp_or(mask);
+            if (threadIdx.x % 32 != 0) mask = 0;
+        }
+        if (mask != 0 && (mask & ~*(volatile uint32_t *)joined) != 0) atomicOr(joined, mask);
+    }
 }
 
 template <int ITEMS, int MOST>
@@ -291,6 +316,7 @@ __global__ void __launch_bounds__(row_sort_threads)
         const int32_t to = starts[own] + mine[own] + rank[i];
         if (last) {
             if (used) job.order[to] = (int32_t)item[i].y;
+            if (job.tile_masks != nullptr) join_mask(job, used, used ? to : 0, item[i].y);
             continue;
         }
         const uint32_t following = item[i].x >> (shift + s.digit_bits) & digit_mask;
@@ -305,11 +331,23 @@ static_assert(row_sort_digits == row_sort_threads / 2, "the upper half scans a d
 static_assert(row_sort_words <= row_sort_threads / 2, "the lower half scans a word a thread");
 static_assert(4 * row_sort_threads < 1 << 16, "counts of a tile are 16-bit");
 
+// joins: the masks of the side's tiles too.
 inline row_sort_job row_sort_of(const row_sort &sort, const spops_map_arrays *map,
-                                const spops_map_side *side)
+                                const spops_map_side *side, bool joins)
 {
-    return row_sort_job{sort,           map->mask_order, side->masks,
-                        side->num_rows, side->order,     map->mask_words};
+    row_sort_job job = {};
+    job.sort = sort;
+    job.mask_order = map->mask_order;
+    job.masks = side->masks;
+    job.num_rows = side->num_rows;
+    job.order = side->order;
+    job.mask_words = map->mask_words;
+    if (!joins) return job;
+    job.tile_masks = side->tile_masks;
+    job.num_mask_words = (int32_t)side->num_tiles * map->mask_words;
+    while ((int32_t)1 << job.tile_shift < map->tile_rows)
+        ++job.tile_shift;
+    return job;
 }
 
 // Sides for tiles of so many items; their sorts were carved for max_rows.

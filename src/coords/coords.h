@@ -105,6 +105,11 @@ spops_status spops_coords_read_part(spops_context *ctx, const char *call, const 
 spops_status spops_coords_fill(spops_context *ctx, const char *call, spops_coords *coords,
                                const spops_coords_source *source);
 
+// What the host notes of a fill of coords by spops_coords_update_downsampled, which was done otherwise.
+spops_status spops_coords_note_downsampled(spops_context *ctx, spops_coords *coords,
+                                           const spops_coords *in,
+                                           const spops_kernel_shape *kernel);
+
 // The count of rows in use, where ctx runs; NULL of a set that is only measured.
 static inline const int32_t *spops_coords_num_rows(const spops_coords *coords)
 {

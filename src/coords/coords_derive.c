@@ -403,6 +403,18 @@ spops_status spops_coords_update_downsampled(spops_context *ctx, spops_coords *c
     return set_window(ctx, "coords_update_downsampled", SPOPS_COORDS_DOWN, coords, in, kernel);
 }
 
+spops_status spops_coords_note_downsampled(spops_context *ctx, spops_coords *coords,
+                                           const spops_coords *in, const spops_kernel_shape *kernel)
+{
+    spops_coords_source source;
+    SPOPS_TRY(
+        window_source(ctx, "coords_update_downsampled", SPOPS_COORDS_DOWN, in, kernel, &source));
+    coords->has_item_row = false;
+    coords->last_items = source.max_items;
+    coords->grid = window_grid(SPOPS_COORDS_DOWN, in, &source.taps);
+    return SPOPS_STATUS_OK;
+}
+
 spops_status spops_coords_update_upsampled(spops_context *ctx, spops_coords *coords,
                                            const spops_coords *in, const spops_kernel_shape *kernel)
 {

@@ -92,7 +92,9 @@ typedef struct spops_igemm_schedule_args {
     int32_t mask_words;
     const uint32_t *masks; // [max_rows][mask_words]
     const int32_t *order;  // [max_rows]
-    int32_t *workspace;    // [SPOPS_IGEMM_WORKSPACE(max_tiles)]
+    // [max_tiles][mask_words] of tiles of SPOPS_IGEMM_TILE_ROWS rows in that order; NULL: not known
+    const uint32_t *tile_masks;
+    int32_t *workspace; // [SPOPS_IGEMM_WORKSPACE(max_tiles)]
 } spops_igemm_schedule_args;
 
 // Several schedules, made in the launches of one. Each has a workspace of its own.

@@ -362,12 +362,13 @@ fail:
 }
 
 // The slots, into the maps' own arrays.
-static spops_status search_taps(spops_context *ctx, const spops_kernel_map *const *maps,
-                                const spops_coords *const *in, const spops_coords *const *out,
-                                int32_t num)
+spops_status spops_maps_enqueue_search(spops_context *ctx, const spops_kernel_map *const *maps,
+                                       const spops_coords *const *in,
+                                       const spops_coords *const *out, int32_t num)
 {
     spops_map_search_args each[SPOPS_MAPS_AT_ONCE];
     const spops_map_searches_args args = {num, each};
+    if (num == 0) return SPOPS_STATUS_OK;
     for (int32_t i = 0; i < num; ++i)
         each[i] = (spops_map_search_args){.in = &in[i]->arrays,
                                           .out = &out[i]->arrays,
@@ -389,45 +390,66 @@ static spops_map_order_args order_of(const spops_kernel_map *map, const spops_ma
         .map = &map->arrays, .side = side, .workspace = map->backend_workspace};
 }
 
-static spops_status put_pairs(spops_context *ctx, const spops_kernel_map *map)
+static spops_status put_pairs(spops_context *ctx, const spops_kernel_map *const *maps, int32_t num)
 {
-    const spops_map_pairs_args args = {.map = &map->arrays, .workspace = map->backend_workspace};
-    return ctx->backend->map_pairs(ctx, &args);
+    spops_map_pairs_args each[SPOPS_MAPS_AT_ONCE];
+    spops_map_all_pairs_args args = {0, each};
+    for (int32_t i = 0; i < num; ++i)
+        if (maps[i]->contents & SPOPS_MAP_PAIRS)
+            each[args.num++] = (spops_map_pairs_args){.map = &maps[i]->arrays,
+                                                      .workspace = maps[i]->backend_workspace};
+    return args.num == 0 ? SPOPS_STATUS_OK : ctx->backend->map_pairs(ctx, &args);
+}
+
+// All tables of the inputs that are to be there, from those of the outputs.
+static spops_status reverse_all(spops_context *ctx, const spops_kernel_map *const *maps,
+                                int32_t num)
+{
+    spops_map_reverse_args reverses[SPOPS_MAPS_AT_ONCE];
+    int32_t n = 0;
+    for (int32_t i = 0; i < num; ++i) {
+        const spops_map_arrays *a = &maps[i]->arrays;
+        if (needs_reverse_table(maps[i]))
+            reverses[n++] = (spops_map_reverse_args){
+                .map = a, .from = &a->out, .to = &a->in, .workspace = maps[i]->backend_workspace};
+    }
+    return reverse_sides(ctx, reverses, n);
+}
+
+static spops_status order_all(spops_context *ctx, const spops_kernel_map *const *maps, int32_t num)
+{
+    spops_map_order_args orders[2 * SPOPS_MAPS_AT_ONCE];
+    spops_map_orders_args args = {0, orders};
+    for (int32_t i = 0; i < num; ++i) {
+        if (!(maps[i]->contents & SPOPS_MAP_ORDER)) continue;
+        orders[args.num++] = order_of(maps[i], &maps[i]->arrays.out);
+        if (needs_reverse_table(maps[i]))
+            orders[args.num++] = order_of(maps[i], &maps[i]->arrays.in);
+    }
+    return args.num == 0 ? SPOPS_STATUS_OK : ctx->backend->map_order(ctx, &args);
 }
 
 spops_status spops_maps_enqueue_sides(spops_context *ctx, const spops_kernel_map *const *maps,
                                       int32_t num)
 {
-    spops_map_reverse_args reverses[SPOPS_MAPS_AT_ONCE];
-    spops_map_order_args orders[2 * SPOPS_MAPS_AT_ONCE];
-    int32_t num_reverses = 0;
-    spops_map_orders_args args = {0, orders};
+    SPOPS_TRY(reverse_all(ctx, maps, num));
+    return order_all(ctx, maps, num);
+}
 
-    for (int32_t i = 0; i < num; ++i) {
-        const spops_kernel_map *map = maps[i];
-        const spops_map_arrays *a = &map->arrays;
-        const bool reverse = needs_reverse_table(map);
-        if (reverse)
-            reverses[num_reverses++] = (spops_map_reverse_args){
-                .map = a, .from = &a->out, .to = &a->in, .workspace = map->backend_workspace};
-        if (!(map->contents & SPOPS_MAP_ORDER)) continue;
-        orders[args.num++] = order_of(map, &a->out);
-        if (reverse) orders[args.num++] = order_of(map, &a->in);
-    }
-    SPOPS_TRY(reverse_sides(ctx, reverses, num_reverses));
-    return args.num == 0 ? SPOPS_STATUS_OK : ctx->backend->map_order(ctx, &args);
+spops_status spops_maps_enqueue_lists(spops_context *ctx, const spops_kernel_map *const *maps,
+                                      int32_t num)
+{
+    SPOPS_TRY(order_all(ctx, maps, num));
+    return put_pairs(ctx, maps, num);
 }
 
 spops_status spops_maps_enqueue(spops_context *ctx, const spops_kernel_map *const *maps,
                                 const spops_coords *const *in, const spops_coords *const *out,
                                 int32_t num)
 {
-    if (num == 0) return SPOPS_STATUS_OK;
-    SPOPS_TRY(search_taps(ctx, maps, in, out, num));
-    SPOPS_TRY(spops_maps_enqueue_sides(ctx, maps, num));
-    for (int32_t i = 0; i < num; ++i)
-        if (maps[i]->contents & SPOPS_MAP_PAIRS) SPOPS_TRY(put_pairs(ctx, maps[i]));
-    return SPOPS_STATUS_OK;
+    SPOPS_TRY(spops_maps_enqueue_search(ctx, maps, in, out, num));
+    SPOPS_TRY(reverse_all(ctx, maps, num));
+    return spops_maps_enqueue_lists(ctx, maps, num);
 }
 
 static void free_workspace(spops_kernel_map *map)
@@ -441,6 +463,7 @@ static void free_workspace(spops_kernel_map *map)
 
 spops_status spops_map_finish(spops_context *ctx, const char *call, spops_kernel_map *map)
 {
+    const spops_kernel_map *const of_one = map;
     if (map->contents & SPOPS_MAP_PAIRS) {
         if (map->state.num_pairs > SPOPS_MAX_COUNT)
             return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED,
@@ -448,7 +471,7 @@ spops_status spops_map_finish(spops_context *ctx, const char *call, spops_kernel
                               map->state.num_pairs, SPOPS_MAX_COUNT);
         map->arrays.max_pairs = map->state.num_pairs;
         SPOPS_TRY(spops_plan_open_late(ctx, call, &map->base));
-        SPOPS_TRY(put_pairs(ctx, map));
+        SPOPS_TRY(put_pairs(ctx, &of_one, 1));
     }
     SPOPS_TRY(spops_plan_wait_made(ctx));
     free_workspace(map);
@@ -502,7 +525,7 @@ spops_status spops_kernel_map_create(spops_context *ctx, spops_kernel_map_kind k
     SPOPS_TRY(read_between(ctx, call, kind, kernel, in, &out, options, &choices));
     SPOPS_TRY(spops_map_alloc(ctx, call, &choices, in->arrays.max_rows, out->arrays.max_rows, &m));
     of_one = m;
-    SPOPS_TRY_GOTO(search_taps(ctx, &of_one, &in, &out, 1), status, fail);
+    SPOPS_TRY_GOTO(spops_maps_enqueue_search(ctx, &of_one, &in, &out, 1), status, fail);
     SPOPS_TRY_GOTO(spops_maps_enqueue_sides(ctx, &of_one, 1), status, fail);
     SPOPS_TRY_GOTO(ctx->backend->download(ctx, &m->state, m->arrays.state, sizeof m->state), status,
                    fail);

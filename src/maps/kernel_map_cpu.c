@@ -550,7 +550,7 @@ static void reverse_of_range(const void *work, int64_t begin, int64_t end)
     write_reverse(((const pairs_work *)work)->map, begin, end);
 }
 
-spops_status spops_cpu_map_pairs(spops_context *ctx, const spops_map_pairs_args *args)
+static void put_pairs(spops_context *ctx, const spops_map_pairs_args *args)
 {
     const spops_map_arrays *map = args->map;
     const int32_t num_taps = map->taps.num_taps;
@@ -564,14 +564,20 @@ spops_status spops_cpu_map_pairs(spops_context *ctx, const spops_map_pairs_args 
     map->state->overflow = map->state->num_pairs > map->max_pairs;
     if (map->state->overflow) {
         clear_pairs(map);
-        return SPOPS_STATUS_OK;
+        return;
     }
     spops_parallel_parts(team, num_parts, n, count_taps, &work);
     place_taps(map, num_parts, w.counts);
     if (map->out.offsets != NULL) fill_offsets(map, &map->out);
     spops_parallel_parts(team, num_parts, n, pairs_of_part, &work);
-    if (map->in.offsets == NULL) return SPOPS_STATUS_OK;
+    if (map->in.offsets == NULL) return;
     fill_offsets(map, &map->in);
     spops_parallel_for(team_for(ctx, num_in, num_taps), num_in, 0, reverse_of_range, &work);
+}
+
+spops_status spops_cpu_map_pairs(spops_context *ctx, const spops_map_all_pairs_args *args)
+{
+    for (int32_t i = 0; i < args->num; ++i)
+        put_pairs(ctx, &args->each[i]);
     return SPOPS_STATUS_OK;
 }

@@ -58,7 +58,14 @@ spops_status spops_maps_enqueue(spops_context *ctx, const spops_kernel_map *cons
                                 const spops_coords *const *in, const spops_coords *const *out,
                                 int32_t num);
 
-// After that, of a map that is not refillable and whose host state is there: its pairs. Waits, and
+// Steps of that: tables, masks and counts of the outputs; and, once all tables are there, orders and pairs.
+spops_status spops_maps_enqueue_search(spops_context *ctx, const spops_kernel_map *const *maps,
+                                       const spops_coords *const *in,
+                                       const spops_coords *const *out, int32_t num);
+spops_status spops_maps_enqueue_lists(spops_context *ctx, const spops_kernel_map *const *maps,
+                                      int32_t num);
+
+// After enqueue_sides, of a map that is not refillable and whose host state is there: its pairs. Waits, and
 // frees the workspace.
 spops_status spops_map_finish(spops_context *ctx, const char *call, spops_kernel_map *map);
 

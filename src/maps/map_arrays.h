@@ -96,4 +96,33 @@ typedef struct spops_map_pairs_args {
     void *workspace;
 } spops_map_pairs_args;
 
+typedef struct spops_map_all_pairs_args {
+    int32_t num;
+    const spops_map_pairs_args *each; // [num]
+} spops_map_all_pairs_args;
+
+// Levels whose rows lie as given and whose windows lie beside each other: size = stride, dilation 1, at
+// most SPOPS_NEST_TAPS taps. All of them follow from the finest.
+enum {
+    SPOPS_NEST_LEVELS = 8,
+    SPOPS_NEST_TAPS = 64,
+    SPOPS_NEST_EXTENT = 256,       // rows of a level along an axis of a cell of the source's level
+    SPOPS_NEST_STEPS = 2048,       // positions along all axes that neighbours in such a cell have
+    SPOPS_NEST_FEW_ROWS = 1 << 14, // of a source that is searched with the maps that follow from it
+    SPOPS_NEST_MAX_ROWS = 1 << 19  // of the finest
+};
+
+typedef struct spops_nest_args {
+    int32_t num_levels; // at least 2
+    // The level whose map within others follow from; 0: none.
+    int32_t source;
+    const spops_map_arrays *source_within;
+    const spops_coords_arrays *levels[SPOPS_NEST_LEVELS]; // the finest, then HASH each
+    const spops_map_arrays *down[SPOPS_NEST_LEVELS];      // from a level to the next one
+    // The maps within that nest_within makes: of finer levels than the source, and the source itself
+    // unless map_search makes it. NULL: none.
+    const spops_map_arrays *within[SPOPS_NEST_LEVELS];
+    void *workspace;
+} spops_nest_args;
+
 #endif

@@ -13,6 +13,7 @@
 
 enum { MAX_LEVELS = SPOPS_PYRAMID_MAX_LEVELS };
 
+_Static_assert((int)SPOPS_NEST_LEVELS == (int)MAX_LEVELS, "all levels of a pyramid nest at once");
 _Static_assert(2 * MAX_LEVELS <= SPOPS_MAPS_AT_ONCE, "a map within and one down for each level");
 
 // Options, with 0 and NULL made what they stand for.
@@ -33,6 +34,10 @@ struct spops_pyramid {
     const spops_coords *levels[MAX_LEVELS]; // 0: the caller's
     spops_coords *own[MAX_LEVELS];          // the others again
     spops_kernel_map *within[MAX_LEVELS], *down[MAX_LEVELS], *up[MAX_LEVELS];
+    bool nested;              // levels are made at once (nest_levels)
+    int32_t source;           // then: the level whose map within others follow from; 0: none
+    bool follows[MAX_LEVELS]; // the map within a level is made by nest_within
+    void *nest_workspace;
 };
 
 // Fields of a description. A kernel is its size, stride, padding and dilation.
@@ -197,6 +202,111 @@ static spops_status get_choices(spops_context *ctx, const char *call, spops_plan
     return SPOPS_STATUS_OK;
 }
 
+// ---- Nested windows -----------------------------------------------------------------------------
+
+// Whether windows down lie beside each other, in a backend that makes such levels at once.
+static bool may_nest(const spops_context *ctx, const spops_pyramid *p)
+{
+    const pyramid_choices *c = &p->choices;
+    const int64_t n = p->levels[0]->arrays.max_rows;
+    if (ctx->backend->nest_levels == NULL || n < 1 || n > SPOPS_NEST_MAX_ROWS ||
+        c->order > SPOPS_COORDS_ORDER_GIVEN || c->num_levels < 2 ||
+        (c->search != SPOPS_COORDS_SEARCH_AUTO && c->search != SPOPS_COORDS_SEARCH_HASH))
+        return false;
+    for (int32_t level = 0; level + 1 < c->num_levels; ++level) {
+        const spops_kernel_shape *down = &c->down[level];
+        if (spops_kernel_shape_num_taps(down) > SPOPS_NEST_TAPS) return false;
+        for (int32_t a = 0; a < down->dims; ++a)
+            if (down->size[a] != down->stride[a] || down->dilation[a] != 1) return false;
+    }
+    return true;
+}
+
+// Whether the neighbours of a row along an axis lie in cells, of `extent` rows each, that a coarse map
+// leads to.
+static bool axis_follows(const spops_taps *fine, const spops_taps *coarse, int64_t extent, int axis)
+{
+    const int64_t reach = fine->padding[axis], step = fine->dilation[axis];
+    for (int64_t place = 0; place < extent; ++place)
+        for (int64_t offset = -reach; offset <= reach; offset += step) {
+            const int64_t t = place + offset;
+            const int64_t q = t >= 0 ? t / extent : -((extent - 1 - t) / extent);
+            const int64_t at = q + coarse->padding[axis];
+            if (at < 0 || at % coarse->dilation[axis] != 0 ||
+                at / coarse->dilation[axis] >= coarse->size[axis])
+                return false;
+        }
+    return true;
+}
+
+// Whether the map within a level follows from that within the source's.
+static bool map_follows(const spops_pyramid *p, int32_t level)
+{
+    const spops_taps *fine = &p->within[level]->arrays.taps;
+    const spops_taps *coarse = &p->within[p->source]->arrays.taps;
+    int64_t steps = 0;
+    for (int a = 0; a < fine->dims; ++a) {
+        int64_t extent = 1;
+        for (int32_t l = level; l < p->source && extent <= SPOPS_NEST_EXTENT; ++l)
+            extent *= p->down[l]->arrays.taps.stride[a];
+        steps += extent + 2 * (int64_t)fine->padding[a];
+        if (extent > SPOPS_NEST_EXTENT || steps > SPOPS_NEST_STEPS ||
+            !axis_follows(fine, coarse, extent, a))
+            return false;
+    }
+    return true;
+}
+
+static spops_nest_args nest_args_of(const spops_pyramid *p)
+{
+    spops_nest_args args = {
+        .num_levels = p->choices.num_levels, .source = p->source, .workspace = p->nest_workspace};
+    if (p->source > 0) args.source_within = &p->within[p->source]->arrays;
+    for (int32_t level = 0; level < args.num_levels; ++level) {
+        args.levels[level] = &p->levels[level]->arrays;
+        if (p->down[level] != NULL) args.down[level] = &p->down[level]->arrays;
+        if (p->follows[level]) args.within[level] = &p->within[level]->arrays;
+    }
+    return args;
+}
+
+static size_t nest_bytes(const spops_pyramid *p)
+{
+    const spops_context *ctx = p->base.ctx;
+    const spops_nest_args args = nest_args_of(p);
+    return ctx->backend->nest_workspace_bytes(p->base.ctx, &args);
+}
+
+// The coarsest map within is the source of all others that follow from it.
+static void choose_source(spops_pyramid *p)
+{
+    bool any = false;
+    for (int32_t level = 1; level < p->choices.num_levels; ++level)
+        if (p->within[level] != NULL) p->source = level;
+    for (int32_t level = 0; level < p->source; ++level) {
+        p->follows[level] = p->within[level] != NULL && map_follows(p, level);
+        any = any || p->follows[level];
+    }
+    if (!any)
+        p->source = 0;
+    else
+        p->follows[p->source] = p->levels[p->source]->arrays.max_rows <= SPOPS_NEST_FEW_ROWS;
+}
+
+// After all parts are known: how they are made.
+static void choose_nest(const spops_context *ctx, spops_pyramid *p)
+{
+    if (!may_nest(ctx, p)) return;
+    choose_source(p);
+    p->nested = nest_bytes(p) > 0;
+}
+
+static void carve_nest(spops_plan *plan, spops_carver *c)
+{
+    spops_pyramid *p = (spops_pyramid *)plan;
+    if (p->nested) p->nest_workspace = spops_carve(c, 1, 1, nest_bytes(p));
+}
+
 // ---- Making a pyramid ---------------------------------------------------------------------------
 
 // Level `level` from the one before, which is there. With capacities, empty.
@@ -213,6 +323,8 @@ static spops_status make_level(spops_context *ctx, const char *call, spops_pyram
 
     o.order = choices->order;
     o.search = choices->search;
+    // Of levels that are made at once: a grid would have to be filled by launches of its own.
+    if (may_nest(ctx, p)) o.search = SPOPS_COORDS_SEARCH_HASH;
     if (!p->base.refillable)
         return spops_coords_create_downsampled(ctx, p->levels[level - 1], kernel, &o,
                                                &p->own[level]);
@@ -309,7 +421,9 @@ static spops_status read_pyramid(spops_context *ctx, const char *call, spops_pla
     SPOPS_TRY(spops_key_layout_make(ctx, call, (int32_t)fields[DIMS], &box,
                                     SPOPS_COORDS_ORDER_LEXICOGRAPHIC, &finest->layout));
     p->levels[0] = &p->like_finest;
-    return make_parts(ctx, call, p);
+    SPOPS_TRY(make_parts(ctx, call, p));
+    choose_nest(ctx, p);
+    return SPOPS_STATUS_OK;
 }
 
 static spops_status bind_pyramid(spops_context *ctx, const char *call, spops_plan *plan)
@@ -386,29 +500,52 @@ spops_status spops_pyramid_reserve(spops_context *ctx, const spops_coords *fines
 
 // ---- Refilling ----------------------------------------------------------------------------------
 
-static spops_status fill_pyramid(spops_context *ctx, const spops_pyramid *p)
-{
+// Maps of a pyramid with the sets that they are between.
+typedef struct map_list {
     const spops_kernel_map *maps[SPOPS_MAPS_AT_ONCE];
     const spops_coords *in[SPOPS_MAPS_AT_ONCE], *out[SPOPS_MAPS_AT_ONCE];
-    int32_t num = 0;
+    int32_t num;
+} map_list;
 
+static void put_map(const spops_pyramid *p, const spops_kernel_map *map, int32_t in, int32_t out,
+                    map_list *list)
+{
+    if (map == NULL) return;
+    list->maps[list->num] = map;
+    list->in[list->num] = p->levels[in];
+    list->out[list->num] = p->levels[out];
+    ++list->num;
+}
+
+// All levels at once.
+static spops_status fill_nested(spops_context *ctx, const spops_pyramid *p, const map_list *all)
+{
+    const spops_nest_args args = nest_args_of(p);
+    map_list rest = {.num = 0};
+    SPOPS_TRY(ctx->backend->nest_levels(ctx, &args));
+    for (int32_t level = 0; level < p->choices.num_levels; ++level) {
+        if (level > 0)
+            SPOPS_TRY(spops_coords_note_downsampled(ctx, p->own[level], p->levels[level - 1],
+                                                    &p->choices.down[level - 1]));
+        if (!p->follows[level]) put_map(p, p->within[level], level, level, &rest);
+    }
+    SPOPS_TRY(spops_maps_enqueue_search(ctx, rest.maps, rest.in, rest.out, rest.num));
+    SPOPS_TRY(ctx->backend->nest_within(ctx, &args));
+    return spops_maps_enqueue_lists(ctx, all->maps, all->num);
+}
+
+static spops_status fill_pyramid(spops_context *ctx, const spops_pyramid *p)
+{
+    map_list all = {.num = 0};
+    for (int32_t level = 0; level < p->choices.num_levels; ++level) {
+        put_map(p, p->within[level], level, level, &all);
+        put_map(p, p->down[level], level, level + 1, &all);
+    }
+    if (p->nested) return fill_nested(ctx, p, &all);
     for (int32_t level = 1; level < p->choices.num_levels; ++level)
         SPOPS_TRY(spops_coords_update_downsampled(ctx, p->own[level], p->levels[level - 1],
                                                   &p->choices.down[level - 1]));
-    for (int32_t level = 0; level < p->choices.num_levels; ++level) {
-        if (p->within[level] != NULL) {
-            maps[num] = p->within[level];
-            in[num] = out[num] = p->levels[level];
-            ++num;
-        }
-        if (p->down[level] != NULL) {
-            maps[num] = p->down[level];
-            in[num] = p->levels[level];
-            out[num] = p->levels[level + 1];
-            ++num;
-        }
-    }
-    return spops_maps_enqueue(ctx, maps, in, out, num);
+    return spops_maps_enqueue(ctx, all.maps, all.in, all.out, all.num);
 }
 
 static spops_status update_pyramids(spops_context *ctx, spops_plan *const *plans, int32_t num)
@@ -443,6 +580,7 @@ const spops_plan_ops spops_pyramid_plan_ops = {.handle_bytes = sizeof(struct spo
                                                .num_fields = NUM_FIELDS,
                                                .read = read_pyramid,
                                                .bind = bind_pyramid,
+                                               .carve_workspace = carve_nest,
                                                .ready = show_inverses,
                                                .update = update_pyramids,
                                                .state = state_of_pyramid};

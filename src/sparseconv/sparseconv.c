@@ -77,12 +77,14 @@ static int32_t schedules_of(const spops_sparseconv *plan,
     for (int side = 0; plan->conv.has_igemm && side < SPOPS_NUM_SIDES; ++side) {
         const spops_map_side *of = side == SPOPS_SIDE_TARGET ? &plan->map->out : &plan->map->in;
         if (!spops_tapconv_has_side(&plan->conv, side)) continue;
-        args[n++] = (spops_igemm_schedule_args){.schedule = &plan->conv.schedules[side],
-                                                .side = &plan->conv.relation.sides[side],
-                                                .mask_words = plan->map->mask_words,
-                                                .masks = of->masks,
-                                                .order = of->order,
-                                                .workspace = plan->workspaces[side]};
+        args[n++] = (spops_igemm_schedule_args){
+            .schedule = &plan->conv.schedules[side],
+            .side = &plan->conv.relation.sides[side],
+            .mask_words = plan->map->mask_words,
+            .masks = of->masks,
+            .order = of->order,
+            .tile_masks = plan->map->tile_rows == SPOPS_IGEMM_TILE_ROWS ? of->tile_masks : NULL,
+            .workspace = plan->workspaces[side]};
     }
     return n;
 }
