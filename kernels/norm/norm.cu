@@ -19,9 +19,9 @@ using namespace spops;
 using namespace spops::norm;
 
 struct norm_params {
-    const void *x, *grad_out;
+    const void *x, *grad_out, *grad_more;
     void *out, *grad_x;
-    int64_t x_stride, out_stride, grad_out_stride, grad_x_stride;
+    int64_t x_stride, out_stride, grad_out_stride, grad_more_stride, grad_x_stride;
     int64_t max_rows;
     int32_t cols, lanes; // lanes: threads beside each other, a power of two up to 32
     const int32_t *num_rows;
@@ -337,6 +337,13 @@ template <int PIECES, int VEC> struct held_row {
         for (int i = 0; i < PIECES; ++i)
             if (at[i].n > 0) load_values<T, VEC>(m, row + at[i].col, at[i].n, v[i]);
     }
+    template <class T>
+    __device__ __forceinline__ void store(void *m, int64_t row, const float (&v)[PIECES][VEC]) const
+    {
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i)
+            if (at[i].n > 0) store_values<T, VEC>(m, row + at[i].col, at[i].n, v[i]);
+    }
     // f(piece, number) of all that are there, in their order.
     template <class F> __device__ __forceinline__ void each(const F &f) const
     {
@@ -361,6 +368,20 @@ held_statistics(const norm_params &p, const held_row<PIECES, VEC> &row, int lane
     rstd = 1.0f / sqrtf(row_sum(lanes, squares) / (float)p.cols + p.epsilon);
 }
 
+// The norm of a held row, before an activation.
+template <int PIECES, int VEC>
+__device__ __forceinline__ void normalise(column_params<VEC> (&s)[PIECES], float mean, float rstd,
+                                          float (&v)[PIECES][VEC])
+{
+#pragma unroll
+    for (int i = 0; i < PIECES; ++i) {
+        s[i].set_row(mean, rstd);
+#pragma unroll
+        for (int j = 0; j < VEC; ++j)
+            v[i][j] = s[i].value(s[i].normalised(v[i][j], j), j);
+    }
+}
+
 // A row is read once, and gamma and beta once a thread.
 template <bool WHOLE, int PIECES, bool ANY, class T, int VEC>
 __global__ void __launch_bounds__(threads)
@@ -379,16 +400,73 @@ __global__ void __launch_bounds__(threads)
         if (counts) row.template load<T>(p.x, r * p.x_stride, v);
         held_statistics(p, row, rows.lanes, v, mean, rstd);
         if (!counts) continue;
+        normalise(s, mean, rstd, v);
 #pragma unroll
-        for (int i = 0; i < PIECES; ++i) {
-            s[i].set_row(mean, rstd);
+        for (int i = 0; i < PIECES; ++i)
+            activate<ANY>(p.activated, v[i]);
+        row.template store<T>(p.out, r * p.out_stride, v);
+    }
+}
+
+// As numbers of T are: what a call that ended before would have left.
+template <class T, int PIECES, int VEC>
+__device__ __forceinline__ void round_to(float (&v)[PIECES][VEC])
+{
+#pragma unroll
+    for (int i = 0; i < PIECES; ++i) {
+        row_chunk<T, VEC, false> chunk;
+        chunk.set(v[i]);
+        chunk.get(v[i]);
+    }
+}
+
+struct addnorm_params {
+    norm_params norm; // of the sum, which is its x
+    void *sum;
+    const void *x, *y;
+    int64_t x_stride, y_stride;
+    const float *y_gamma, *y_beta;
+    bool norm_y;
+};
+
+// A row of a sum, and its norm. sum may be x, and out y: a lane stores what it alone has read.
+template <bool WHOLE, int PIECES, bool ANY, class T, int VEC>
+__global__ void __launch_bounds__(threads) addnorm_kernel(const __grid_constant__ addnorm_params a)
+{
+    const norm_params &p = a.norm;
+    const int64_t n = rows_of(p);
+    const row_walk<WHOLE> rows(p);
+    const held_row<PIECES, VEC> row(p, rows.lanes);
+    column_params<VEC> s[PIECES], of_y[PIECES];
+#pragma unroll
+    for (int i = 0; i < PIECES; ++i) {
+        s[i].read_affine(p.gamma, p.beta, row.at[i]);
+        if (a.norm_y) of_y[i].read_affine(a.y_gamma, a.y_beta, row.at[i]);
+    }
+    for (int64_t r = rows.first; rows.goes_on(r, n); r += rows.step) {
+        const bool counts = WHOLE || r < n;
+        float v[PIECES][VEC] = {}, x[PIECES][VEC] = {}, mean, rstd;
+        if (counts) row.template load<T>(a.y, r * a.y_stride, v);
+        if (counts) row.template load<T>(a.x, r * a.x_stride, x);
+        if (a.norm_y) {
+            held_statistics(p, row, rows.lanes, v, mean, rstd);
+            normalise(of_y, mean, rstd, v);
+            round_to<T>(v);
+        }
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i)
 #pragma unroll
             for (int j = 0; j < VEC; ++j)
-                v[i][j] = s[i].value(s[i].normalised(v[i][j], j), j);
+                v[i][j] += x[i][j];
+        round_to<T>(v);
+        held_statistics(p, row, rows.lanes, v, mean, rstd);
+        if (!counts) continue;
+        row.template store<T>(a.sum, r * p.x_stride, v);
+        normalise(s, mean, rstd, v);
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i)
             activate<ANY>(p.activated, v[i]);
-            if (row.at[i].n > 0)
-                store_values<T, VEC>(p.out, r * p.out_stride + row.at[i].col, row.at[i].n, v[i]);
-        }
+        row.template store<T>(p.out, r * p.out_stride, v);
     }
 }
 
@@ -470,6 +548,12 @@ __global__ void __launch_bounds__(threads)
 #pragma unroll
             for (int j = 0; j < VEC; ++j)
                 g[j] = (g[j] * s.gamma[j] - mean - h[j] * slope) * row_rstd;
+            if (p.grad_more != nullptr) {
+                load_values<T, VEC>(p.grad_more, r * p.grad_more_stride + at.col, at.n, h);
+#pragma unroll
+                for (int j = 0; j < VEC; ++j)
+                    if (j < at.n) g[j] += h[j];
+            }
             store_values<T, VEC>(p.grad_x, r * p.grad_x_stride + at.col, at.n, g);
         }
     }
@@ -486,6 +570,8 @@ norm_params params_of(const spops_norm_args *args)
     p.out_stride = args->out.row_stride;
     p.grad_out = args->grad_out.data;
     p.grad_out_stride = args->grad_out.row_stride;
+    p.grad_more = args->grad_more.data;
+    p.grad_more_stride = args->grad_more.row_stride;
     p.grad_x = args->grad_x.data;
     p.grad_x_stride = args->grad_x.row_stride;
     p.max_rows = args->x.rows;
@@ -536,7 +622,7 @@ norm_grids grids_of(const spops_context *ctx, const spops_norm_args *args, norm_
 }
 
 // Numbers of a row that a lane holds at most, of pieces of more than one.
-constexpr int most_held = 16;
+constexpr int most_held = SPOPS_NORM_HELD;
 
 template <bool ANY, class T, int VEC> struct launcher {
     // The kernel of p's rows, which a warp holds where it can.
@@ -568,6 +654,25 @@ template <bool ANY, class T, int VEC> struct launcher {
         return launch(ctx, "norm_forward: launch of batch_forward",
                       batch_forward_kernel<ANY, T, VEC>, g.rows, threads, p);
     }
+    static spops_status addnorm(spops_context *ctx, const spops_addnorm_args *args)
+    {
+        addnorm_params a = {params_of(&args->norm)};
+        const norm_grids g = grids_of<VEC>(ctx, &args->norm, &a.norm);
+        constexpr int pieces = VEC > 1 ? most_held / VEC : 1;
+        a.sum = args->norm.x.data;
+        a.x = args->x.data;
+        a.y = args->y.data;
+        a.x_stride = args->x.row_stride;
+        a.y_stride = args->y.row_stride;
+        a.y_gamma = args->y_gamma;
+        a.y_beta = args->y_beta;
+        a.norm_y = args->norm_y;
+        return launch(ctx, "addnorm: launch",
+                      a.norm.lanes < 32         ? addnorm_kernel<false, 1, ANY, T, VEC>
+                      : a.norm.cols <= 32 * VEC ? addnorm_kernel<true, 1, ANY, T, VEC>
+                                                : addnorm_kernel<true, pieces, ANY, T, VEC>,
+                      g.whole_rows, threads, a);
+    }
     static spops_status backward(spops_context *ctx, const spops_norm_args *args)
     {
         norm_params p = params_of(args);
@@ -591,10 +696,9 @@ template <bool ANY, class T, int VEC> struct launcher {
     }
 };
 
-// Call f with a launcher for x's dtype and the widest pieces that all rows allow.
-template <class F> spops_status with_launcher(const spops_norm_args *args, F f)
+// Call f with a launcher for x's dtype and pieces of vec numbers, or of one.
+template <class F> spops_status with_pieces(const spops_norm_args *args, int vec, F f)
 {
-    const int vec = common_chunk({args->x, args->out, args->grad_out, args->grad_x});
     return with_dtype(args->x.dtype, [&](auto tag) {
         typedef typename decltype(tag)::type T;
         constexpr int wide = 16 / (int)sizeof(T);
@@ -602,6 +706,13 @@ template <class F> spops_status with_launcher(const spops_norm_args *args, F f)
             return vec == 1 ? f(launcher<false, T, 1>()) : f(launcher<false, T, wide>());
         return vec == 1 ? f(launcher<true, T, 1>()) : f(launcher<true, T, wide>());
     });
+}
+
+// The widest pieces that all rows allow.
+template <class F> spops_status with_launcher(const spops_norm_args *args, F f)
+{
+    return with_pieces(
+        args, common_chunk({args->x, args->out, args->grad_out, args->grad_more, args->grad_x}), f);
 }
 
 } // namespace
@@ -619,4 +730,10 @@ extern "C" spops_status spops_cuda_norm_forward(spops_context *ctx, const spops_
 extern "C" spops_status spops_cuda_norm_backward(spops_context *ctx, const spops_norm_args *args)
 {
     return with_launcher(args, [&](auto l) { return l.backward(ctx, args); });
+}
+
+extern "C" spops_status spops_cuda_addnorm(spops_context *ctx, const spops_addnorm_args *args)
+{
+    const int vec = common_chunk({args->x, args->y, args->norm.x, args->norm.out});
+    return with_pieces(&args->norm, vec, [&](auto l) { return l.addnorm(ctx, args); });
 }

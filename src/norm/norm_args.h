@@ -45,6 +45,7 @@ typedef struct spops_norm_args {
     spops_matrix out;      // of the forward passes
     spops_matrix grad_out; // of the gradients
     spops_matrix grad_x;
+    spops_matrix grad_more;    // added to grad_x by layer norm's gradient; data NULL: none
     const int32_t *num_rows;   // [1]; NULL: x.rows
     const float *mean, *var;   // [cols], of batch norm; NULL: layer norm
     const float *gamma, *beta; // [cols] or NULL
@@ -69,5 +70,15 @@ typedef struct spops_norm_merge_args {
     float momentum;
     float *mean_out, *var_out, *running_mean, *running_var;
 } spops_norm_merge_args;
+// Numbers of a row that a lane of a warp holds at most.
+#define SPOPS_NORM_HELD 16
+
+// sum = x + y, or x + the norm of y, and then its norm. Rows are such that a warp can hold them.
+typedef struct spops_addnorm_args {
+    spops_norm_args norm; // of the sum, which is its x
+    spops_matrix x, y;
+    const float *y_gamma, *y_beta;
+    bool norm_y;
+} spops_addnorm_args;
 
 #endif
