@@ -125,7 +125,7 @@ static spops_status enqueue(void *user, spops_context *ctx)
         return spops_addnorm_execute(ctx, x, y, y_gamma, y_beta, gamma, beta, &o, sum, out);
     return spops_addnorm_execute_backward(
         ctx, with_capacity(c, &c->grad_out), c->has_grad_sum ? &grad_sum : NULL, sum, y, y_gamma,
-        y_beta, gamma, beta, &o, with_capacity(c, &c->grad_x), &grad_y, c->grads[0].view.data,
+        y_beta, gamma, beta, &o, with_capacity(c, &c->grad_x), grad_y, c->grads[0].view.data,
         c->grads[1].view.data, c->grads[2].view.data, c->grads[3].view.data);
 }
 
@@ -435,11 +435,11 @@ ParameterizedTest(struct backend_param *p, addnorm, refused)
     m[1].rows = 2;
     REFUSED("y is [2, 4], expected [3, 4]");
     m[2].data = memory + 12; // y
-    REFUSED("sum overlaps y");
+    REFUSED("total overlaps y");
     m[3].data = memory; // x
     REFUSED("out overlaps x");
     m[3].data = m[2].data;
-    REFUSED("out overlaps sum");
+    REFUSED("out overlaps total");
     for (int i = 0; i < 4; ++i)
         m[i].cols = 0;
     REFUSED("x has no columns");

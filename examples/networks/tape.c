@@ -318,6 +318,21 @@ static spops_status forward_norm(const tape *t, const tape_step *s)
     return add(t, s->out, SPOPS_ACTIVATION_NONE, out, tape_value_matrix(t, s->residual), out);
 }
 
+/* x + norm(y) and its norm, of this step and the one after it, in one call. */
+static spops_status forward_sum_and_norm(const tape *t, const tape_step *s)
+{
+    const tape_step *next = s + 1;
+    spops_addnorm_options o = spops_addnorm_options_default();
+
+    o.num_rows = rows_of(t, s->in);
+    o.epsilon = s->epsilon;
+    o.norm_y = 1;
+    return spops_addnorm_execute(t->d->ctx, tape_value_matrix(t, s->residual),
+                                 tape_value_matrix(t, s->in), vector(t, s->weight),
+                                 vector(t, s->bias), vector(t, next->weight), vector(t, next->bias),
+                                 &o, tape_value_matrix(t, s->out), tape_value_matrix(t, next->out));
+}
+
 /* Three matrices side by side, or two and one. */
 static void split(const tape_step *s, spops_matrix in, spops_matrix other, spops_matrix parts[3])
 {
@@ -372,7 +387,12 @@ spops_status tape_forward(tape *t, tape_part part)
         const tape_step *s = &t->steps[i];
         if (!is_in(s, part)) continue;
         if (t->before_step != NULL) PASS(t->before_step(t->user, s));
-        PASS(forward_step(t, s));
+        if (i + 1 < t->num_steps && s[1].is_of_sum) {
+            PASS(forward_sum_and_norm(t, s));
+            ++i;
+        } else {
+            PASS(forward_step(t, s));
+        }
     }
     return SPOPS_STATUS_OK;
 }

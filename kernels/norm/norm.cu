@@ -495,38 +495,97 @@ __global__ void __launch_bounds__(threads) row_forward_kernel(const __grid_const
     }
 }
 
-template <bool WHOLE, class T, int VEC>
+template <class T, int VEC>
 __global__ void __launch_bounds__(threads)
     row_statistics_kernel(const __grid_constant__ norm_params p)
 {
     const int64_t n = rows_of(p);
-    const row_walk<WHOLE> rows(p);
-    const int lanes = rows.lanes;
+    const row_walk<true> rows(p);
     for (int64_t r = rows.first; rows.goes_on(r, n); r += rows.step) {
-        const bool counts = WHOLE || r < n;
         float mean, rstd;
-        row_statistics<T, VEC>(p, lanes, r, counts, mean, rstd);
-        if (!counts || threadIdx.x % lanes != 0) continue;
+        row_statistics<T, VEC>(p, 32, r, true, mean, rstd);
+        if (threadIdx.x % 32 != 0) continue;
         p.scratch.row_mean[r] = mean;
         p.scratch.row_rstd[r] = rstd;
     }
 }
 
-// grad_x may be grad_out: a lane stores what it alone has read.
-template <bool WHOLE, bool ANY, class T, int VEC>
+template <bool WHOLE, int PIECES, class T, int VEC>
 __global__ void __launch_bounds__(threads)
-    row_gradient_kernel(const __grid_constant__ norm_params p)
+    held_statistics_kernel(const __grid_constant__ norm_params p)
 {
     const int64_t n = rows_of(p);
     const row_walk<WHOLE> rows(p);
-    const int lanes = rows.lanes;
+    const held_row<PIECES, VEC> row(p, rows.lanes);
+    for (int64_t r = rows.first; rows.goes_on(r, n); r += rows.step) {
+        const bool counts = WHOLE || r < n;
+        float v[PIECES][VEC] = {}, mean, rstd;
+        if (counts) row.template load<T>(p.x, r * p.x_stride, v);
+        held_statistics(p, row, rows.lanes, v, mean, rstd);
+        if (!counts || threadIdx.x % rows.lanes != 0) continue;
+        p.scratch.row_mean[r] = mean;
+        p.scratch.row_rstd[r] = rstd;
+    }
+}
+
+// As row_gradient_kernel, of rows that a warp holds.
+template <bool WHOLE, int PIECES, bool ANY, class T, int VEC>
+__global__ void __launch_bounds__(threads)
+    held_gradient_kernel(const __grid_constant__ norm_params p)
+{
+    const int64_t n = rows_of(p);
+    const row_walk<WHOLE> rows(p);
+    const held_row<PIECES, VEC> row(p, rows.lanes);
+    column_params<VEC> s[PIECES];
+#pragma unroll
+    for (int i = 0; i < PIECES; ++i)
+        s[i].read_affine(p.gamma, p.beta, row.at[i]);
     for (int64_t r = rows.first; rows.goes_on(r, n); r += rows.step) {
         const bool counts = WHOLE || r < n;
         const float row_mean = counts ? p.scratch.row_mean[r] : 0.0f;
         const float row_rstd = counts ? p.scratch.row_rstd[r] : 0.0f;
+        float h[PIECES][VEC] = {}, g[PIECES][VEC] = {}, sum = 0.0f, product = 0.0f;
+        if (counts) {
+            row.template load<T>(p.x, r * p.x_stride, h);
+            row.template load<T>(p.grad_out, r * p.grad_out_stride, g);
+#pragma unroll
+            for (int i = 0; i < PIECES; ++i) {
+                s[i].set_row(row_mean, row_rstd);
+                s[i].template differentiate_values<ANY>(p.activated, h[i], g[i]);
+            }
+            row.each([&](int i, int j) {
+                sum += g[i][j] * s[i].gamma[j];
+                product += g[i][j] * s[i].gamma[j] * h[i][j];
+            });
+        }
+        const float mean = p.is_rms ? 0.0f : row_sum(rows.lanes, sum) / (float)p.cols;
+        const float slope = row_sum(rows.lanes, product) / (float)p.cols;
+        if (!counts) continue;
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i)
+#pragma unroll
+            for (int j = 0; j < VEC; ++j)
+                g[i][j] = (g[i][j] * s[i].gamma[j] - mean - h[i][j] * slope) * row_rstd;
+        if (p.grad_more != nullptr) {
+            row.template load<T>(p.grad_more, r * p.grad_more_stride, h);
+            row.each([&](int i, int j) { g[i][j] += h[i][j]; });
+        }
+        row.template store<T>(p.grad_x, r * p.grad_x_stride, g);
+    }
+}
+
+// grad_x may be grad_out: a lane stores what it alone has read.
+template <bool ANY, class T, int VEC>
+__global__ void __launch_bounds__(threads)
+    row_gradient_kernel(const __grid_constant__ norm_params p)
+{
+    const int64_t n = rows_of(p);
+    const row_walk<true> rows(p);
+    for (int64_t r = rows.first; rows.goes_on(r, n); r += rows.step) {
+        const float row_mean = p.scratch.row_mean[r], row_rstd = p.scratch.row_rstd[r];
         float sum = 0.0f, product = 0.0f, h[VEC], g[VEC];
         column_params<VEC> s;
-        for (row_pieces<VEC> piece(lanes, counts); piece.there(p); piece.next()) {
+        for (row_pieces<VEC> piece(32, true); piece.there(p); piece.next()) {
             const place at = piece.at(p);
             s.read(p, at);
             s.set_row(row_mean, row_rstd);
@@ -538,9 +597,9 @@ __global__ void __launch_bounds__(threads)
                 product += g[j] * s.gamma[j] * h[j];
             }
         }
-        const float mean = p.is_rms ? 0.0f : row_sum(lanes, sum) / (float)p.cols;
-        const float slope = row_sum(lanes, product) / (float)p.cols;
-        for (row_pieces<VEC> piece(lanes, counts); piece.there(p); piece.next()) {
+        const float mean = p.is_rms ? 0.0f : row_sum(32, sum) / (float)p.cols;
+        const float slope = row_sum(32, product) / (float)p.cols;
+        for (row_pieces<VEC> piece(32, true); piece.there(p); piece.next()) {
             const place at = piece.at(p);
             s.read(p, at);
             s.set_row(row_mean, row_rstd);
@@ -625,16 +684,16 @@ norm_grids grids_of(const spops_context *ctx, const spops_norm_args *args, norm_
 constexpr int most_held = SPOPS_NORM_HELD;
 
 template <bool ANY, class T, int VEC> struct launcher {
-    // The kernel of p's rows, which a warp holds where it can.
-    static auto forward_of_rows(const norm_params &p) -> void (*)(norm_params)
+    typedef void (*row_kernel)(norm_params);
+    // Of three kernels of held rows, and one of wider ones, that of p's rows.
+    static row_kernel pick(const norm_params &p, row_kernel narrow, row_kernel whole,
+                           row_kernel wide, row_kernel general)
     {
-        if (p.lanes < 32) return held_forward_kernel<false, 1, ANY, T, VEC>; // of one piece
-        if (p.cols <= 32 * VEC) return held_forward_kernel<true, 1, ANY, T, VEC>;
-        if constexpr (VEC > 1)
-            if (p.cols <= 32 * most_held)
-                return held_forward_kernel<true, most_held / VEC, ANY, T, VEC>;
-        return row_forward_kernel<ANY, T, VEC>;
+        if (p.lanes < 32) return narrow; // of one piece
+        if (p.cols <= 32 * VEC) return whole;
+        return VEC > 1 && p.cols <= 32 * most_held ? wide : general;
     }
+    static constexpr int pieces = VEC > 1 ? most_held / VEC : 1;
     static spops_status statistics(spops_context *ctx, const spops_norm_args *args)
     {
         norm_params p = params_of(args);
@@ -649,7 +708,11 @@ template <bool ANY, class T, int VEC> struct launcher {
         norm_params p = params_of(args);
         const norm_grids g = grids_of<VEC>(ctx, args, &p);
         if (args->mean == nullptr)
-            return launch(ctx, "norm_forward: launch of row_forward", forward_of_rows(p),
+            return launch(ctx, "norm_forward: launch of row_forward",
+                          pick(p, held_forward_kernel<false, 1, ANY, T, VEC>,
+                               held_forward_kernel<true, 1, ANY, T, VEC>,
+                               held_forward_kernel<true, pieces, ANY, T, VEC>,
+                               row_forward_kernel<ANY, T, VEC>),
                           g.whole_rows, threads, p);
         return launch(ctx, "norm_forward: launch of batch_forward",
                       batch_forward_kernel<ANY, T, VEC>, g.rows, threads, p);
@@ -658,7 +721,6 @@ template <bool ANY, class T, int VEC> struct launcher {
     {
         addnorm_params a = {params_of(&args->norm)};
         const norm_grids g = grids_of<VEC>(ctx, &args->norm, &a.norm);
-        constexpr int pieces = VEC > 1 ? most_held / VEC : 1;
         a.sum = args->norm.x.data;
         a.x = args->x.data;
         a.y = args->y.data;
@@ -679,8 +741,10 @@ template <bool ANY, class T, int VEC> struct launcher {
         const norm_grids g = grids_of<VEC>(ctx, args, &p);
         if (args->mean == nullptr)
             SPOPS_TRY(launch(ctx, "norm_backward: launch of row_statistics",
-                             p.lanes == 32 ? row_statistics_kernel<true, T, VEC>
-                                           : row_statistics_kernel<false, T, VEC>,
+                             pick(p, held_statistics_kernel<false, 1, T, VEC>,
+                                  held_statistics_kernel<true, 1, T, VEC>,
+                                  held_statistics_kernel<true, pieces, T, VEC>,
+                                  row_statistics_kernel<T, VEC>),
                              g.whole_rows, threads, p));
         SPOPS_TRY(launch(ctx, "norm_backward: launch of chunk_sums", chunk_sums_kernel<ANY, T, VEC>,
                          g.chunks, threads, p));
@@ -688,8 +752,10 @@ template <bool ANY, class T, int VEC> struct launcher {
                          threads, p));
         if (args->mean == nullptr)
             return launch(ctx, "norm_backward: launch of row_gradient",
-                          p.lanes == 32 ? row_gradient_kernel<true, ANY, T, VEC>
-                                        : row_gradient_kernel<false, ANY, T, VEC>,
+                          pick(p, held_gradient_kernel<false, 1, ANY, T, VEC>,
+                               held_gradient_kernel<true, 1, ANY, T, VEC>,
+                               held_gradient_kernel<true, pieces, ANY, T, VEC>,
+                               row_gradient_kernel<ANY, T, VEC>),
                           g.whole_rows, threads, p);
         return launch(ctx, "norm_backward: launch of batch_gradient",
                       batch_gradient_kernel<ANY, T, VEC>, g.rows, threads, p);

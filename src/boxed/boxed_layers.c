@@ -574,8 +574,8 @@ spops_status spops_boxed_addnorm_backward(spops_boxed_call *b)
     return spops_addnorm_execute_backward(
         b->ctx, b->matrices[GRAD_OUT], spops_boxed_optional(b, GRAD_SUM), b->matrices[SUM],
         b->matrices[Y], b->args[Y_GAMMA], b->args[Y_BETA], b->args[GAMMA], b->args[BETA], &options,
-        b->matrices[GRAD_X], spops_boxed_optional(b, GRAD_Y), written(b, GRAD_Y_GAMMA),
-        written(b, GRAD_Y_BETA), written(b, GRAD_GAMMA), written(b, GRAD_BETA));
+        b->matrices[GRAD_X], b->matrices[GRAD_Y], written(b, GRAD_Y_GAMMA), written(b, GRAD_Y_BETA),
+        written(b, GRAD_GAMMA), written(b, GRAD_BETA));
 }
 
 spops_status spops_boxed_rmsnorm(spops_boxed_call *b)

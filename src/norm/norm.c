@@ -337,7 +337,7 @@ spops_status spops_layernorm_execute_backward(spops_context *ctx, spops_matrix g
 
 // ---- A sum and its norm -------------------------------------------------------------------------
 
-static spops_status read_addnorm(spops_context *ctx, const char *call, spops_matrix sum,
+static spops_status read_addnorm(spops_context *ctx, const char *call, spops_matrix total,
                                  const spops_addnorm_options *options, spops_addnorm_options *read,
                                  spops_norm_args *args)
 {
@@ -346,7 +346,7 @@ static spops_status read_addnorm(spops_context *ctx, const char *call, spops_mat
     SPOPS_TRY(spops_check_flag(ctx, call, "norm_y", read->norm_y));
     SPOPS_TRY(spops_check_flag(ctx, call, "rms", read->rms));
     SPOPS_TRY(spops_check_reserved(ctx, call, read->reserved));
-    args->x = sum;
+    args->x = total;
     args->num_rows = read->num_rows;
     args->epsilon = read->epsilon == 0.0f ? 1e-5f : read->epsilon;
     args->activated = spops_activated_of(read->activation, read->activation_slope);
@@ -355,7 +355,7 @@ static spops_status read_addnorm(spops_context *ctx, const char *call, spops_mat
     return SPOPS_STATUS_OK;
 }
 
-// Layer or RMS norm of y as `of` says it of the sum, without its activation.
+// Layer or RMS norm of y as `of` says it of the total, without its activation.
 static spops_norm_args norm_of_y(const spops_norm_args *of, spops_matrix y, const void *gamma,
                                  const void *beta)
 {
@@ -383,7 +383,7 @@ static bool is_held(const spops_addnorm_args *a)
     return a->x.cols <= 32 * (wide ? SPOPS_NORM_HELD : 1);
 }
 
-// out = the norm of y; sum = x + out or x + y; out = the norm of the sum.
+// out = the norm of y; total = x + out or x + y; out = the norm of the total.
 static spops_status run_in_turn(spops_context *ctx, const spops_addnorm_args *a)
 {
     const bool norm_y = a->norm_y;
@@ -402,14 +402,14 @@ static spops_status run_in_turn(spops_context *ctx, const spops_addnorm_args *a)
 spops_status spops_addnorm_execute(spops_context *ctx, spops_matrix x, spops_matrix y,
                                    const void *y_gamma, const void *y_beta, const void *gamma,
                                    const void *beta, const spops_addnorm_options *options,
-                                   spops_matrix sum, spops_matrix out)
+                                   spops_matrix total, spops_matrix out)
 {
     static const char call[] = "addnorm_execute";
     spops_addnorm_options read = {0};
     spops_addnorm_args args = {.x = x, .y = y, .y_gamma = y_gamma, .y_beta = y_beta};
 
-    SPOPS_TRY(read_addnorm(ctx, call, sum, options, &read, &args.norm));
-    const void *const given[] = {&x, &y, y_gamma, y_beta, gamma, beta, read.num_rows, &sum, &out};
+    SPOPS_TRY(read_addnorm(ctx, call, total, options, &read, &args.norm));
+    const void *const given[] = {&x, &y, y_gamma, y_beta, gamma, beta, read.num_rows, &total, &out};
     const spops_call_number attributes[] = {{.i = read.norm_y},
                                             {.i = read.rms},
                                             {.f = read.epsilon},
@@ -428,7 +428,7 @@ spops_status spops_addnorm_execute(spops_context *ctx, spops_matrix x, spops_mat
     return run_in_turn(ctx, &args);
 }
 
-// The gradient of y from that of the sum, and those of its norm.
+// The gradient of y from that of the total, and those of its norm.
 static spops_status differentiate_y(spops_context *ctx, spops_norm_args *args, bool norm_y,
                                     spops_matrix grad_y, void *grad_gamma, void *grad_beta)
 {
@@ -437,41 +437,39 @@ static spops_status differentiate_y(spops_context *ctx, spops_norm_args *args, b
     args->grad_gamma = grad_gamma;
     args->grad_beta = grad_beta;
     args->grad_x = grad_y;
-    if (!norm_y && grad_y.data != NULL && grad_y.rows > 0)
-        SPOPS_TRY(ctx->backend->activation(ctx, &copy));
+    if (!norm_y && grad_y.rows > 0) SPOPS_TRY(ctx->backend->activation(ctx, &copy));
+    if (!norm_y && grad_gamma == NULL && grad_beta == NULL) return SPOPS_STATUS_OK;
     // The sums of no rows are 0.
     if (!norm_y) args->x.rows = args->grad_out.rows = args->grad_x.rows = 0;
     return ctx->backend->norm_backward(ctx, args);
 }
 
 spops_status spops_addnorm_execute_backward(
-    spops_context *ctx, spops_matrix grad_out, const spops_matrix *grad_sum, spops_matrix sum,
+    spops_context *ctx, spops_matrix grad_out, const spops_matrix *grad_total, spops_matrix total,
     spops_matrix y, const void *y_gamma, const void *y_beta, const void *gamma, const void *beta,
-    const spops_addnorm_options *options, spops_matrix grad_x, const spops_matrix *grad_y,
+    const spops_addnorm_options *options, spops_matrix grad_x, spops_matrix grad_y,
     void *grad_y_gamma, void *grad_y_beta, void *grad_gamma, void *grad_beta)
 {
     static const char call[] = "addnorm_execute_backward";
     spops_addnorm_options read = {0};
     spops_norm_args args = {0};
 
-    SPOPS_TRY(read_addnorm(ctx, call, sum, options, &read, &args));
-    const void *const given[] = {&sum,   &y,           y_gamma,     y_beta,        gamma,
-                                 beta,   grad_sum,     &grad_out,   read.num_rows, &grad_x,
-                                 grad_y, grad_y_gamma, grad_y_beta, grad_gamma,    grad_beta};
+    SPOPS_TRY(read_addnorm(ctx, call, total, options, &read, &args));
+    const void *const given[] = {&total,  &y,           y_gamma,     y_beta,        gamma,
+                                 beta,    grad_total,   &grad_out,   read.num_rows, &grad_x,
+                                 &grad_y, grad_y_gamma, grad_y_beta, grad_gamma,    grad_beta};
     const spops_call_number attributes[] = {{.i = read.norm_y},
                                             {.i = read.rms},
                                             {.f = read.epsilon},
                                             {.i = read.activation},
                                             {.f = read.activation_slope}};
     SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_addnorm_backward, given, attributes));
-    SPOPS_TRY(check_has_columns(ctx, call, sum));
+    SPOPS_TRY(check_has_columns(ctx, call, total));
     SPOPS_REQUIRE_SLOT(ctx, call, activation);
-    if (grad_sum != NULL) args.grad_more = *grad_sum;
+    if (grad_total != NULL) args.grad_more = *grad_total;
     SPOPS_TRY(
         differentiate(ctx, call, &args, grad_out, gamma, beta, grad_x, grad_gamma, grad_beta));
-    if (grad_y == NULL && grad_y_gamma == NULL && grad_y_beta == NULL) return SPOPS_STATUS_OK;
     spops_norm_args of_y = norm_of_y(&args, y, y_gamma, y_beta);
     of_y.grad_out = grad_x;
-    return differentiate_y(ctx, &of_y, read.norm_y == 1,
-                           grad_y != NULL ? *grad_y : (spops_matrix){0}, grad_y_gamma, grad_y_beta);
+    return differentiate_y(ctx, &of_y, read.norm_y == 1, grad_y, grad_y_gamma, grad_y_beta);
 }
