@@ -5,7 +5,7 @@
 #include "activation/activation_args.h"
 #include "call/call_check.h"
 #include "core/backend.h"
-#include "norm/norm_args.h"
+#include "norm/addnorm_args.h"
 
 static spops_norm_scratch carve_scratch(int64_t rows, int64_t cols, spops_carver *c)
 {
