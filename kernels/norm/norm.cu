@@ -512,67 +512,63 @@ __global__ void __launch_bounds__(threads)
     }
 }
 
-template <bool WHOLE, int PIECES, class T, int VEC>
-__global__ void __launch_bounds__(threads)
-    held_statistics_kernel(const __grid_constant__ norm_params p)
-{
-    const int64_t n = rows_of(p);
-    const row_walk<WHOLE> rows(p);
-    const held_row<PIECES, VEC> row(p, rows.lanes);
-    for (int64_t r = rows.first; rows.goes_on(r, n); r += rows.step) {
-        const bool counts = WHOLE || r < n;
-        float v[PIECES][VEC] = {}, mean, rstd;
-        if (counts) row.template load<T>(p.x, r * p.x_stride, v);
-        held_statistics(p, row, rows.lanes, v, mean, rstd);
-        if (!counts || threadIdx.x % rows.lanes != 0) continue;
-        p.scratch.row_mean[r] = mean;
-        p.scratch.row_rstd[r] = rstd;
-    }
-}
-
-// As row_gradient_kernel, of rows that a warp holds.
+// Statistics, gradient and sums over the columns of a chunk of held rows, which are read once; the same bits
+// as by row_statistics, chunk_sums and row_gradient. grad_x may be grad_out or grad_more: a lane stores
+// what it alone has read.
 template <bool WHOLE, int PIECES, bool ANY, class T, int VEC>
 __global__ void __launch_bounds__(threads)
-    held_gradient_kernel(const __grid_constant__ norm_params p)
+    held_backward_kernel(const __grid_constant__ norm_params p)
 {
-    const int64_t n = rows_of(p);
-    const row_walk<WHOLE> rows(p);
-    const held_row<PIECES, VEC> row(p, rows.lanes);
+    const int lanes = WHOLE ? 32 : p.lanes, ty = (int)threadIdx.x / lanes, step = threads / lanes;
+    const int64_t n = rows_of(p), rows = spops_norm_chunk_rows(n);
+    const int64_t begin = blockIdx.x * rows, end = begin + rows < n ? begin + rows : n;
+    const held_row<PIECES, VEC> row(p, lanes);
     column_params<VEC> s[PIECES];
+    float sums_of_g[PIECES][VEC] = {}, products[PIECES][VEC] = {};
+    if (begin >= n) return;
 #pragma unroll
     for (int i = 0; i < PIECES; ++i)
         s[i].read_affine(p.gamma, p.beta, row.at[i]);
-    for (int64_t r = rows.first; rows.goes_on(r, n); r += rows.step) {
-        const bool counts = WHOLE || r < n;
-        const float row_mean = counts ? p.scratch.row_mean[r] : 0.0f;
-        const float row_rstd = counts ? p.scratch.row_rstd[r] : 0.0f;
-        float h[PIECES][VEC] = {}, g[PIECES][VEC] = {}, sum = 0.0f, product = 0.0f;
+    for (int64_t first = begin; first < end; first += step) {
+        const int64_t r = first + ty;
+        const bool counts = r < end;
+        float h[PIECES][VEC] = {}, g[PIECES][VEC] = {};
+        float row_mean, row_rstd, sum = 0.0f, product = 0.0f;
+        if (counts) row.template load<T>(p.x, r * p.x_stride, h);
+        if (counts) row.template load<T>(p.grad_out, r * p.grad_out_stride, g);
+        held_statistics(p, row, lanes, h, row_mean, row_rstd);
         if (counts) {
-            row.template load<T>(p.x, r * p.x_stride, h);
-            row.template load<T>(p.grad_out, r * p.grad_out_stride, g);
 #pragma unroll
             for (int i = 0; i < PIECES; ++i) {
                 s[i].set_row(row_mean, row_rstd);
                 s[i].template differentiate_values<ANY>(p.activated, h[i], g[i]);
             }
             row.each([&](int i, int j) {
+                sums_of_g[i][j] += g[i][j];
+                products[i][j] += g[i][j] * h[i][j];
                 sum += g[i][j] * s[i].gamma[j];
                 product += g[i][j] * s[i].gamma[j] * h[i][j];
             });
         }
-        const float mean = p.is_rms ? 0.0f : row_sum(rows.lanes, sum) / (float)p.cols;
-        const float slope = row_sum(rows.lanes, product) / (float)p.cols;
+        const float mean = p.is_rms ? 0.0f : row_sum(lanes, sum) / (float)p.cols;
+        const float slope = row_sum(lanes, product) / (float)p.cols;
         if (!counts) continue;
-#pragma unroll
-        for (int i = 0; i < PIECES; ++i)
-#pragma unroll
-            for (int j = 0; j < VEC; ++j)
-                g[i][j] = (g[i][j] * s[i].gamma[j] - mean - h[i][j] * slope) * row_rstd;
+        row.each([&](int i, int j) {
+            g[i][j] = (g[i][j] * s[i].gamma[j] - mean - h[i][j] * slope) * row_rstd;
+        });
         if (p.grad_more != nullptr) {
             row.template load<T>(p.grad_more, r * p.grad_more_stride, h);
             row.each([&](int i, int j) { g[i][j] += h[i][j]; });
         }
         row.template store<T>(p.grad_x, r * p.grad_x_stride, g);
+    }
+#pragma unroll
+    for (int i = 0; i < PIECES; ++i) {
+        place at = row.at[i];
+        at.tx = (int)threadIdx.x % lanes, at.ty = ty, at.step = step;
+        if (i > 0) __syncthreads(); // what the piece before left is read
+        store_partials<sums, VEC>(chunk_partials(p), lanes, p.cols, at, 0.0f, sums_of_g[i],
+                                  products[i]);
     }
 }
 
@@ -745,22 +741,23 @@ template <bool ANY, class T, int VEC> struct launcher {
     {
         norm_params p = params_of(args);
         const norm_grids g = grids_of<VEC>(ctx, args, &p);
+        const row_kernel held = pick(p, held_backward_kernel<false, 1, ANY, T, VEC>,
+                                     held_backward_kernel<true, 1, ANY, T, VEC>,
+                                     held_backward_kernel<true, pieces, ANY, T, VEC>, nullptr);
+        if (held != nullptr) {
+            SPOPS_TRY(launch(ctx, "norm_backward: launch of held_backward", held, dim3(g.chunks.x),
+                             threads, p));
+            return launch(ctx, "norm_backward: launch of merge_sums", merge_sums_kernel, g.columns,
+                          threads, p);
+        }
         SPOPS_TRY(launch(ctx, "norm_backward: launch of row_statistics",
-                         pick(p, held_statistics_kernel<false, 1, T, VEC>,
-                              held_statistics_kernel<true, 1, T, VEC>,
-                              held_statistics_kernel<true, pieces, T, VEC>,
-                              row_statistics_kernel<true, T, VEC>),
-                         g.whole_rows, threads, p));
+                         row_statistics_kernel<true, T, VEC>, g.whole_rows, threads, p));
         SPOPS_TRY(launch(ctx, "norm_backward: launch of chunk_sums", chunk_sums_kernel<ANY, T, VEC>,
                          g.chunks, threads, p));
         SPOPS_TRY(launch(ctx, "norm_backward: launch of merge_sums", merge_sums_kernel, g.columns,
                          threads, p));
         return launch(ctx, "norm_backward: launch of row_gradient",
-                      pick(p, held_gradient_kernel<false, 1, ANY, T, VEC>,
-                           held_gradient_kernel<true, 1, ANY, T, VEC>,
-                           held_gradient_kernel<true, pieces, ANY, T, VEC>,
-                           row_gradient_kernel<true, ANY, T, VEC>),
-                      g.whole_rows, threads, p);
+                      row_gradient_kernel<true, ANY, T, VEC>, g.whole_rows, threads, p);
     }
     static spops_status backward(spops_context *ctx, const spops_norm_args *args)
     {
