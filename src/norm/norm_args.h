@@ -70,15 +70,5 @@ typedef struct spops_norm_merge_args {
     float momentum;
     float *mean_out, *var_out, *running_mean, *running_var;
 } spops_norm_merge_args;
-// Numbers of a row that a lane of a warp holds at most.
-#define SPOPS_NORM_HELD 16
-
-// sum = x + y, or x + the norm of y, and then its norm. Rows are such that a warp can hold them.
-typedef struct spops_addnorm_args {
-    spops_norm_args norm; // of the sum, which is its x
-    spops_matrix x, y;
-    const float *y_gamma, *y_beta;
-    bool norm_y;
-} spops_addnorm_args;
 
 #endif
