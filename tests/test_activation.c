@@ -187,6 +187,69 @@ ParameterizedTest(struct case_param *p, activation, sums_agree, .timeout = 600)
 }
 
 // A step of gradient descent: out is x, and rows after those in use stay.
+// Gradients of both addends.
+static spops_status run_sum_backward(void *user, spops_context *ctx, const spops_matrix *const *in,
+                                     const spops_matrix *const *out)
+{
+    const sum_case *c = (const sum_case *)user;
+    spops_add_options options = spops_add_options_default();
+    options.scale = c->scale;
+    options.activation = c->how.kind;
+    return spops_add_execute_backward(ctx, *in[GRAD_OUT], *in[X], &options, out[0], out[1]);
+}
+
+static void reference_sum_backward(void *user, const double *const *in, ref_tensor *const *out)
+{
+    const sum_case *c = (const sum_case *)user;
+    const double scale = c->scale == 0 ? 1 : (double)c->scale;
+    for (int64_t i = 0; i < out[0]->rows * out[0]->cols; ++i) {
+        const double g = in[GRAD_OUT][i], slope = ref_activation_derivative(c->how, in[X][i]);
+        out[0]->value[i] = g * slope;
+        out[0]->scale[i] = fabs(g) * (fabs(slope) + 1);
+        out[0]->roundings[i] = REF_ACTIVATION_ROUNDINGS;
+        out[1]->value[i] = scale * g;
+        out[1]->scale[i] = fabs(scale * g);
+        out[1]->roundings[i] = 1;
+    }
+}
+
+ParameterizedTestParameters(activation, gradients_of_sums_agree)
+{
+    return every_case(test_row_dtypes, NUM_REAL_DTYPES, all_kinds, 1);
+}
+ParameterizedTest(struct case_param *p, activation, gradients_of_sums_agree, .timeout = 600)
+{
+    static const float scales[] = {0, 1, -0.37f, 1e-3f};
+    uint64_t stream = (case_number(p) << 32) + (1 << 21);
+    test_rng rng = test_rng_make(stream + 17);
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    for (int s = 0; s < NUM_SHAPES; ++s)
+        for (int k = 0; k < 8; ++k) {
+            const int64_t *shape = shapes[s];
+            const spops_dtype dtype = (spops_dtype)p->dtype;
+            sum_case c = {scales[k / 2],
+                          {k % 2 == 0 ? SPOPS_ACTIVATION_NONE : SPOPS_ACTIVATION_SILU, 0}};
+            test_operator op = {.what = "gradients of a sum",
+                                .stream = ++stream,
+                                .user = &c,
+                                .run = run_sum_backward,
+                                .reference = reference_sum_backward};
+            op.in[X] = test_view(test_input("x", shape[0], shape[1], dtype, VALUES_RANDOM),
+                                 test_rng_below(&rng, 3) * 4, test_rng_below(&rng, 2));
+            op.in[GRAD_OUT] =
+                test_view(test_input("grad_out", shape[0], shape[1], dtype, VALUES_RANDOM),
+                          test_rng_below(&rng, 3) * 4, test_rng_below(&rng, 2));
+            for (int i = 0; i < 2; ++i)
+                op.out[i] = test_view(test_output(i == 0 ? "grad_x" : "grad_y", shape[0], shape[1],
+                                                  dtype, CHECK_BOUND),
+                                      test_rng_below(&rng, 3) * 8, test_rng_below(&rng, 2));
+            test_operator_run(&d, &op);
+        }
+    test_close(&d);
+}
+
 ParameterizedTestParameters(activation, adds_in_place)
 {
     return every_backend();

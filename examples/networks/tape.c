@@ -318,6 +318,21 @@ static spops_status forward_norm(const tape *t, const tape_step *s)
     return add(t, s->out, SPOPS_ACTIVATION_NONE, out, tape_value_matrix(t, s->residual), out);
 }
 
+/* x + norm(y) and its norm, of this step and the one after it, in one call. */
+static spops_status forward_sum_and_norm(const tape *t, const tape_step *s)
+{
+    const tape_step *next = s + 1;
+    spops_addnorm_options o = spops_addnorm_options_default();
+
+    o.num_rows = rows_of(t, s->in);
+    o.epsilon = s->epsilon;
+    o.norm_y = 1;
+    return spops_addnorm_execute(t->d->ctx, tape_value_matrix(t, s->residual),
+                                 tape_value_matrix(t, s->in), vector(t, s->weight),
+                                 vector(t, s->bias), vector(t, next->weight), vector(t, next->bias),
+                                 &o, tape_value_matrix(t, s->out), tape_value_matrix(t, next->out));
+}
+
 /* Three matrices side by side, or two and one. */
 static void split(const tape_step *s, spops_matrix in, spops_matrix other, spops_matrix parts[3])
 {
@@ -372,7 +387,12 @@ spops_status tape_forward(tape *t, tape_part part)
         const tape_step *s = &t->steps[i];
         if (!is_in(s, part)) continue;
         if (t->before_step != NULL) PASS(t->before_step(t->user, s));
-        PASS(forward_step(t, s));
+        if (i + 1 < t->num_steps && s[1].is_of_sum) {
+            PASS(forward_sum_and_norm(t, s));
+            ++i;
+        } else {
+            PASS(forward_step(t, s));
+        }
     }
     return SPOPS_STATUS_OK;
 }
@@ -461,16 +481,40 @@ static spops_status backward_into(const tape *t, const tape_step *s, spops_matri
     }
 }
 
+/* The gradient of what a step adds to its output. */
+static spops_status backward_residual(const tape *t, const tape_step *s)
+{
+    const spops_matrix more = tape_grad_matrix(t, s->residual);
+    return add(t, s->out, SPOPS_ACTIVATION_NONE, more, tape_grad_matrix(t, s->out), more);
+}
+
+/* Of both steps of forward_sum_and_norm; the gradient of the sum is that of the residual too. */
+static spops_status backward_sum_and_norm(const tape *t, const tape_step *s)
+{
+    const tape_step *next = s + 1;
+    const spops_matrix total = tape_grad_matrix(t, s->out);
+    spops_addnorm_options o = spops_addnorm_options_default();
+    spops_status status;
+
+    o.num_rows = rows_of(t, s->in);
+    o.epsilon = s->epsilon;
+    o.norm_y = 1;
+    PASS(spops_addnorm_execute_backward(
+        t->d->ctx, tape_grad_matrix(t, next->out), next->adds_in ? &total : NULL,
+        tape_value_matrix(t, s->out), tape_value_matrix(t, s->in), vector(t, s->weight),
+        vector(t, s->bias), vector(t, next->weight), vector(t, next->bias), &o, total,
+        tape_grad_matrix(t, s->in), grad_vector(t, s->weight), grad_vector(t, s->bias),
+        grad_vector(t, next->weight), grad_vector(t, next->bias)));
+    return s->adds_residual ? backward_residual(t, s) : SPOPS_STATUS_OK;
+}
+
 static spops_status backward_step(const tape *t, const tape_step *s)
 {
     const spops_matrix g = tape_grad_matrix(t, s->out), to = tape_grad_matrix(t, s->in);
     const spops_matrix spare = matrix_of(t, s->in, t->spare[t->values[s->in].level]);
     spops_status status;
 
-    if (s->residual >= 0 && s->adds_residual) {
-        const spops_matrix more = tape_grad_matrix(t, s->residual);
-        PASS(add(t, s->out, SPOPS_ACTIVATION_NONE, more, g, more));
-    }
+    if (s->residual >= 0 && s->adds_residual) PASS(backward_residual(t, s));
     if (s->kind == TAPE_LINEAR) return backward_linear(t, s, g);
     if (t->values[s->in].is_input)
         return s->kind == TAPE_CONV ? backward_conv(t, s, g, NULL) : SPOPS_STATUS_OK;
@@ -494,8 +538,15 @@ spops_status tape_loss(tape *t)
 spops_status tape_backward(tape *t, tape_part part)
 {
     spops_status status;
-    for (int i = t->num_steps; i-- > 0;)
-        if (is_in(&t->steps[i], part)) PASS(backward_step(t, &t->steps[i]));
+    for (int i = t->num_steps; i-- > 0;) {
+        const tape_step *s = &t->steps[i];
+        if (!is_in(s, part)) continue;
+        if (s->is_of_sum && !s[-1].adds_in) {
+            PASS(backward_sum_and_norm(t, &t->steps[--i]));
+        } else {
+            PASS(backward_step(t, s));
+        }
+    }
     return SPOPS_STATUS_OK;
 }
 

@@ -70,6 +70,7 @@ typedef struct tape_step {
     int scale, shift; /* of BATCHNORM: running mean and variance */
     float epsilon;
     spops_activation activation;
+    int is_of_sum; /* of LAYERNORM: the step before is one with a residual, and both are one call */
     /* What the backward pass knows of it. */
     int adds_in, adds_other; /* 1: their gradients are there before, and are added to */
     int adds_residual;       /* 1: likewise, 0: residual shares that of out */

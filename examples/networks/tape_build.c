@@ -129,9 +129,14 @@ int tape_layernorm(tape *t, const char *name, int stage, int in, int residual)
 {
     const int cols = t->values[in].cols;
     tape_step *s = add_step(t, TAPE_LAYERNORM, name, stage, in, residual, cols);
+    const tape_step *before = &t->steps[t->num_steps > 1 ? t->num_steps - 2 : 0];
     s->weight = add_vector(t, name, "weight", cols, 0.8f, 1.2f);
     s->bias = add_vector(t, name, "bias", cols, -0.1f, 0.1f);
     s->epsilon = 1e-5f;
+    s->is_of_sum = t->num_steps > 1 && residual < 0 && before->kind == TAPE_LAYERNORM &&
+                   before->residual >= 0 && before->out == in;
+    /* What is normalised lies where the branch was, or where nobody else reads or writes. */
+    if (s->is_of_sum && !t->training) t->values[before->residual].last_use = t->num_steps - 1;
     return s->out;
 }
 

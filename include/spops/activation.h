@@ -84,8 +84,7 @@ SPOPS_DEFINE_DEFAULT(spops_add_options)
 
 /**
  * Add two matrices: out[r, c] = activation(x[r, c]) + scale * y[r, c]. Gradients of branches that meet are
- * added so, and a step of gradient descent is one of f32 with scale = -rate. Its own gradients are grad_out,
- * through spops_activation_execute_backward where there is an activation, and scale * grad_out.
+ * added so, and a step of gradient descent is one of f32 with scale = -rate.
  *
  * x, y, out [rows, cols], f32 f16 bf16, on the CPU f64, of one dtype. out may be x.
  * options   NULL: defaults.
@@ -95,6 +94,20 @@ SPOPS_DEFINE_DEFAULT(spops_add_options)
  */
 SPOPS_API spops_status spops_add_execute(spops_context *ctx, spops_matrix x, spops_matrix y,
                                          const spops_add_options *options, spops_matrix out);
+
+/**
+ * Gradients of spops_add_execute: grad_x[r, c] = grad_out[r, c] * activation'(x[r, c]) and
+ * grad_y[r, c] = scale * grad_out[r, c].
+ *
+ * grad_out, x     [rows, cols], of one dtype; x is read for an activation's derivative.
+ * grad_x, grad_y  [rows, cols], or NULL. grad_x may be grad_out.
+ *
+ * The rest as spops_activation_execute_backward.
+ */
+SPOPS_API spops_status spops_add_execute_backward(spops_context *ctx, spops_matrix grad_out,
+                                                  spops_matrix x, const spops_add_options *options,
+                                                  const spops_matrix *grad_x,
+                                                  const spops_matrix *grad_y);
 
 SPOPS_EXTERN_C_END
 

@@ -210,6 +210,64 @@ SPOPS_API spops_status spops_rmsnorm_execute_backward(spops_context *ctx, spops_
                                                       const spops_norm_options *options,
                                                       spops_matrix grad_x, void *grad_gamma);
 
+/** Choices of spops_addnorm_execute. */
+typedef struct spops_addnorm_options {
+    size_t struct_size;          /* sizeof(spops_addnorm_options) */
+    const int32_t *num_rows;     /* as of spops_norm_options */
+    float epsilon;               /* of both norms, finite; 0: 1e-5 */
+    spops_activation activation; /* of out */
+    float activation_slope;      /* of LEAKY_RELU, finite; 0: 0.01 */
+    int32_t norm_y;              /* 1: y is normalised before it is added */
+    int32_t rms;                 /* 1: norms are RMS norms, else layer norms */
+    int32_t reserved;            /* 0 */
+} spops_addnorm_options;
+
+SPOPS_DEFINE_DEFAULT(spops_addnorm_options)
+
+/**
+ * Add a branch to the rows that it leaves, and normalise the sum for the next one, in one pass:
+ *
+ *     total[r, c] = x[r, c] + y[r, c]
+ *     out[r, c] = activation(norm(total)[r, c])
+ *
+ * where norm is that of spops_layernorm_execute, or of spops_rmsnorm_execute with beta added, by gamma and
+ * beta. With options->norm_y the total is x + norm(y), by y_gamma and y_beta, which else are not read.
+ *
+ * x, y, total, out  [rows, cols], of one dtype. total may be x, and out may be y.
+ * gamma, beta, y_gamma, y_beta   [cols], or NULL: 1 and 0.
+ *
+ * Numerics  The bits of the calls of which it takes the place, one after the other: norm of y, sum, norm
+ *           of the sum, each rounded to the dtype.
+ * The rest as spops_layernorm_execute.
+ */
+SPOPS_API spops_status spops_addnorm_execute(spops_context *ctx, spops_matrix x, spops_matrix y,
+                                             const void *y_gamma, const void *y_beta,
+                                             const void *gamma, const void *beta,
+                                             const spops_addnorm_options *options,
+                                             spops_matrix total, spops_matrix out);
+
+/**
+ * Gradients of spops_addnorm_execute. With s the gradient of norm(total) for grad_out:
+ *
+ *     grad_x = s + grad_total
+ *     grad_y = grad_x, or, with options->norm_y, the gradient of norm(y) for grad_x
+ *
+ * Those of gamma and beta are those of the norms; of y_gamma and y_beta without norm_y they are 0.
+ *
+ * grad_out, total, y  [rows, cols], of one dtype: y as it was given, total as it came.
+ * grad_total          [rows, cols], or NULL: the total has no other reader.
+ * grad_x, grad_y    [rows, cols]. grad_x may be grad_total.
+ * grad_y_gamma, grad_y_beta, grad_gamma, grad_beta   [cols], or NULL.
+ *
+ * Scratch   spops_norm_scratch_bytes.
+ * The rest as spops_layernorm_execute_backward.
+ */
+SPOPS_API spops_status spops_addnorm_execute_backward(
+    spops_context *ctx, spops_matrix grad_out, const spops_matrix *grad_total, spops_matrix total,
+    spops_matrix y, const void *y_gamma, const void *y_beta, const void *gamma, const void *beta,
+    const spops_addnorm_options *options, spops_matrix grad_x, spops_matrix grad_y,
+    void *grad_y_gamma, void *grad_y_beta, void *grad_gamma, void *grad_beta);
+
 /** Scratch of the calls of group norm with samples, for matrices of at most max_cols; 0 for NULL. */
 SPOPS_API size_t spops_groupnorm_scratch_bytes(const spops_segments *samples, int64_t max_cols);
 

@@ -174,7 +174,8 @@ SPOPS_API size_t spops_patches_orders_scratch_bytes(const spops_patches *const *
                                                     int64_t num);
 
 /**
- * Refill several plans, each as spops_patches_update_from_order does, with the same patches.
+ * Refill several plans, each as spops_patches_update_from_order does, with the same patches. On a GPU plans
+ * of at most 1,024 patches (max_patches) without a caller's order share their launches, and one sort.
  *
  * num       0 to SPOPS_MAX_PATCH_ORDERS.
  * patches, clouds, orders   [num], host memory. No plan comes twice.

@@ -54,6 +54,9 @@ __global__ void __launch_bounds__(threads) activation_kernel(const __grid_consta
             other.load(static_cast<const T *>(g.data) + row * g.row_stride + col, n);
             other.get(gradient);
             differentiate<true>(p.args.how, v, gradient);
+#pragma unroll
+            for (int j = 0; j < VEC; ++j)
+                gradient[j] *= p.args.grad_scale;
             chunk.set(gradient);
         }
         chunk.store(static_cast<T *>(out.data) + row * out.row_stride + col, n);

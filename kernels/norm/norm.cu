@@ -9,7 +9,7 @@
 #include "kernels/core/launch.cuh"
 #include "kernels/core/with_dtype.cuh"
 #include "kernels/norm/norm_rows.cuh"
-#include "norm/norm_args.h"
+#include "norm/addnorm_args.h"
 #include "spops/device/dtypes.cuh"
 
 namespace
@@ -19,9 +19,9 @@ using namespace spops;
 using namespace spops::norm;
 
 struct norm_params {
-    const void *x, *grad_out;
+    const void *x, *grad_out, *grad_more;
     void *out, *grad_x;
-    int64_t x_stride, out_stride, grad_out_stride, grad_x_stride;
+    int64_t x_stride, out_stride, grad_out_stride, grad_more_stride, grad_x_stride;
     int64_t max_rows;
     int32_t cols, lanes; // lanes: threads beside each other, a power of two up to 32
     const int32_t *num_rows;
@@ -363,6 +363,13 @@ template <int PIECES, int VEC> struct held_row {
         for (int i = 0; i < PIECES; ++i)
             if (at[i].n > 0) load_values<T, VEC>(m, row + at[i].col, at[i].n, v[i]);
     }
+    template <class T>
+    __device__ __forceinline__ void store(void *m, int64_t row, const float (&v)[PIECES][VEC]) const
+    {
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i)
+            if (at[i].n > 0) store_values<T, VEC>(m, row + at[i].col, at[i].n, v[i]);
+    }
     // f(piece, number) of all that are there, in their order.
     template <class F> __device__ __forceinline__ void each(const F &f) const
     {
@@ -387,6 +394,20 @@ held_statistics(const norm_params &p, const held_row<PIECES, VEC> &row, int lane
     rstd = 1.0f / sqrtf(row_sum(lanes, squares) / (float)p.cols + p.epsilon);
 }
 
+// The norm of a held row, before an activation.
+template <int PIECES, int VEC>
+__device__ __forceinline__ void normalise(column_params<VEC> (&s)[PIECES], float mean, float rstd,
+                                          float (&v)[PIECES][VEC])
+{
+#pragma unroll
+    for (int i = 0; i < PIECES; ++i) {
+        s[i].set_row(mean, rstd);
+#pragma unroll
+        for (int j = 0; j < VEC; ++j)
+            v[i][j] = s[i].value(s[i].normalised(v[i][j], j), j);
+    }
+}
+
 // A row is read once, and gamma and beta once a thread.
 template <bool WHOLE, int PIECES, bool ANY, class T, int VEC>
 __global__ void __launch_bounds__(threads)
@@ -405,16 +426,73 @@ __global__ void __launch_bounds__(threads)
         if (counts) row.template load<T>(p.x, r * p.x_stride, v);
         held_statistics(p, row, rows.lanes, v, mean, rstd);
         if (!counts) continue;
+        normalise(s, mean, rstd, v);
 #pragma unroll
-        for (int i = 0; i < PIECES; ++i) {
-            s[i].set_row(mean, rstd);
+        for (int i = 0; i < PIECES; ++i)
+            activate<ANY>(p.activated, v[i]);
+        row.template store<T>(p.out, r * p.out_stride, v);
+    }
+}
+
+// As numbers of T are: what a call that ended before would have left.
+template <class T, int PIECES, int VEC>
+__device__ __forceinline__ void round_to(float (&v)[PIECES][VEC])
+{
+#pragma unroll
+    for (int i = 0; i < PIECES; ++i) {
+        row_chunk<T, VEC, false> chunk;
+        chunk.set(v[i]);
+        chunk.get(v[i]);
+    }
+}
+
+struct addnorm_params {
+    norm_params norm; // of the sum, which is its x
+    void *sum;
+    const void *x, *y;
+    int64_t x_stride, y_stride;
+    const float *y_gamma, *y_beta;
+    bool norm_y;
+};
+
+// A row of a sum, and its norm. sum may be x, and out y: a lane stores what it alone has read.
+template <bool WHOLE, int PIECES, bool ANY, class T, int VEC>
+__global__ void __launch_bounds__(threads) addnorm_kernel(const __grid_constant__ addnorm_params a)
+{
+    const norm_params &p = a.norm;
+    const int64_t n = rows_of(p);
+    const row_walk<WHOLE> rows(p);
+    const held_row<PIECES, VEC> row(p, rows.lanes);
+    column_params<VEC> s[PIECES], of_y[PIECES];
+#pragma unroll
+    for (int i = 0; i < PIECES; ++i) {
+        s[i].read_affine(p.gamma, p.beta, row.at[i]);
+        if (a.norm_y) of_y[i].read_affine(a.y_gamma, a.y_beta, row.at[i]);
+    }
+    for (int64_t r = rows.first; rows.goes_on(r, n); r += rows.step) {
+        const bool counts = WHOLE || r < n;
+        float v[PIECES][VEC] = {}, x[PIECES][VEC] = {}, mean, rstd;
+        if (counts) row.template load<T>(a.y, r * a.y_stride, v);
+        if (counts) row.template load<T>(a.x, r * a.x_stride, x);
+        if (a.norm_y) {
+            held_statistics(p, row, rows.lanes, v, mean, rstd);
+            normalise(of_y, mean, rstd, v);
+            round_to<T>(v);
+        }
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i)
 #pragma unroll
             for (int j = 0; j < VEC; ++j)
-                v[i][j] = s[i].value(s[i].normalised(v[i][j], j), j);
+                v[i][j] += x[i][j];
+        round_to<T>(v);
+        held_statistics(p, row, rows.lanes, v, mean, rstd);
+        if (!counts) continue;
+        row.template store<T>(a.sum, r * p.x_stride, v);
+        normalise(s, mean, rstd, v);
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i)
             activate<ANY>(p.activated, v[i]);
-            if (row.at[i].n > 0)
-                store_values<T, VEC>(p.out, r * p.out_stride + row.at[i].col, row.at[i].n, v[i]);
-        }
+        row.template store<T>(p.out, r * p.out_stride, v);
     }
 }
 
@@ -460,6 +538,66 @@ __global__ void __launch_bounds__(threads)
     }
 }
 
+// Statistics, gradient and sums over the columns of a chunk of held rows, which are read once; the same bits
+// as by row_statistics, chunk_sums and row_gradient. grad_x may be grad_out or grad_more: a lane stores
+// what it alone has read.
+template <bool WHOLE, int PIECES, bool ANY, class T, int VEC>
+__global__ void __launch_bounds__(threads)
+    held_backward_kernel(const __grid_constant__ norm_params p)
+{
+    const int lanes = WHOLE ? 32 : p.lanes, ty = (int)threadIdx.x / lanes, step = threads / lanes;
+    const int64_t n = rows_of(p), rows = spops_norm_chunk_rows(n);
+    const int64_t begin = blockIdx.x * rows, end = begin + rows < n ? begin + rows : n;
+    const held_row<PIECES, VEC> row(p, lanes);
+    column_params<VEC> s[PIECES];
+    float sums_of_g[PIECES][VEC] = {}, products[PIECES][VEC] = {};
+    if (begin >= n) return;
+#pragma unroll
+    for (int i = 0; i < PIECES; ++i)
+        s[i].read_affine(p.gamma, p.beta, row.at[i]);
+    for (int64_t first = begin; first < end; first += step) {
+        const int64_t r = first + ty;
+        const bool counts = r < end;
+        float h[PIECES][VEC] = {}, g[PIECES][VEC] = {};
+        float row_mean, row_rstd, sum = 0.0f, product = 0.0f;
+        if (counts) row.template load<T>(p.x, r * p.x_stride, h);
+        if (counts) row.template load<T>(p.grad_out, r * p.grad_out_stride, g);
+        held_statistics(p, row, lanes, h, row_mean, row_rstd);
+        if (counts) {
+#pragma unroll
+            for (int i = 0; i < PIECES; ++i) {
+                s[i].set_row(row_mean, row_rstd);
+                s[i].template differentiate_values<ANY>(p.activated, h[i], g[i]);
+            }
+            row.each([&](int i, int j) {
+                sums_of_g[i][j] += g[i][j];
+                products[i][j] += g[i][j] * h[i][j];
+                sum += g[i][j] * s[i].gamma[j];
+                product += g[i][j] * s[i].gamma[j] * h[i][j];
+            });
+        }
+        const float mean = p.is_rms ? 0.0f : row_sum(lanes, sum) / (float)p.cols;
+        const float slope = row_sum(lanes, product) / (float)p.cols;
+        if (!counts) continue;
+        row.each([&](int i, int j) {
+            g[i][j] = (g[i][j] * s[i].gamma[j] - mean - h[i][j] * slope) * row_rstd;
+        });
+        if (p.grad_more != nullptr) {
+            row.template load<T>(p.grad_more, r * p.grad_more_stride, h);
+            row.each([&](int i, int j) { g[i][j] += h[i][j]; });
+        }
+        row.template store<T>(p.grad_x, r * p.grad_x_stride, g);
+    }
+#pragma unroll
+    for (int i = 0; i < PIECES; ++i) {
+        place at = row.at[i];
+        at.tx = (int)threadIdx.x % lanes, at.ty = ty, at.step = step;
+        if (i > 0) __syncthreads(); // what the piece before left is read
+        store_partials<sums, VEC>(chunk_partials(p), lanes, p.cols, at, 0.0f, sums_of_g[i],
+                                  products[i]);
+    }
+}
+
 // grad_x may be grad_out: a lane stores what it alone has read.
 template <bool WHOLE, bool ANY, class T, int VEC>
 __global__ void __launch_bounds__(threads)
@@ -496,6 +634,12 @@ __global__ void __launch_bounds__(threads)
 #pragma unroll
             for (int j = 0; j < VEC; ++j)
                 g[j] = (g[j] * s.gamma[j] - mean - h[j] * slope) * row_rstd;
+            if (p.grad_more != nullptr) {
+                load_values<T, VEC>(p.grad_more, r * p.grad_more_stride + at.col, at.n, h);
+#pragma unroll
+                for (int j = 0; j < VEC; ++j)
+                    if (j < at.n) g[j] += h[j];
+            }
             store_values<T, VEC>(p.grad_x, r * p.grad_x_stride + at.col, at.n, g);
         }
     }
@@ -512,6 +656,8 @@ norm_params params_of(const spops_norm_args *args)
     p.out_stride = args->out.row_stride;
     p.grad_out = args->grad_out.data;
     p.grad_out_stride = args->grad_out.row_stride;
+    p.grad_more = args->grad_more.data;
+    p.grad_more_stride = args->grad_more.row_stride;
     p.grad_x = args->grad_x.data;
     p.grad_x_stride = args->grad_x.row_stride;
     p.max_rows = args->x.rows;
@@ -563,19 +709,19 @@ norm_grids grids_of(const spops_context *ctx, const spops_norm_args *args, norm_
 }
 
 // Numbers of a row that a lane holds at most, of pieces of more than one.
-constexpr int most_held = 16;
+constexpr int most_held = SPOPS_NORM_HELD;
 
 template <bool ANY, class T, int VEC> struct launcher {
-    // The kernel of p's rows, which a warp holds where it can.
-    static auto forward_of_rows(const norm_params &p) -> void (*)(norm_params)
+    typedef void (*row_kernel)(norm_params);
+    // Of three kernels of held rows, and one of wider ones, that of p's rows.
+    static row_kernel pick(const norm_params &p, row_kernel narrow, row_kernel whole,
+                           row_kernel wide, row_kernel general)
     {
-        if (p.lanes < 32) return held_forward_kernel<false, 1, ANY, T, VEC>; // of one piece
-        if (p.cols <= 32 * VEC) return held_forward_kernel<true, 1, ANY, T, VEC>;
-        if constexpr (VEC > 1)
-            if (p.cols <= 32 * most_held)
-                return held_forward_kernel<true, most_held / VEC, ANY, T, VEC>;
-        return row_forward_kernel<ANY, T, VEC>;
+        if (p.lanes < 32) return narrow; // of one piece
+        if (p.cols <= 32 * VEC) return whole;
+        return VEC > 1 && p.cols <= 32 * most_held ? wide : general;
     }
+    static constexpr int pieces = VEC > 1 ? most_held / VEC : 1;
     static spops_status statistics(spops_context *ctx, const spops_norm_args *args)
     {
         norm_params p = params_of(args);
@@ -590,14 +736,60 @@ template <bool ANY, class T, int VEC> struct launcher {
         norm_params p = params_of(args);
         const norm_grids g = grids_of<VEC>(ctx, args, &p);
         if (args->mean == nullptr)
-            return launch(ctx, "norm_forward: launch of row_forward", forward_of_rows(p),
+            return launch(ctx, "norm_forward: launch of row_forward",
+                          pick(p, held_forward_kernel<false, 1, ANY, T, VEC>,
+                               held_forward_kernel<true, 1, ANY, T, VEC>,
+                               held_forward_kernel<true, pieces, ANY, T, VEC>,
+                               row_forward_kernel<ANY, T, VEC>),
                           g.whole_rows, threads, p);
         return launch(ctx, "norm_forward: launch of batch_forward",
                       batch_forward_kernel<ANY, T, VEC>, g.rows, threads, p);
     }
+    static spops_status addnorm(spops_context *ctx, const spops_addnorm_args *args)
+    {
+        addnorm_params a = {params_of(&args->norm)};
+        const norm_grids g = grids_of<VEC>(ctx, &args->norm, &a.norm);
+        a.sum = args->norm.x.data;
+        a.x = args->x.data;
+        a.y = args->y.data;
+        a.x_stride = args->x.row_stride;
+        a.y_stride = args->y.row_stride;
+        a.y_gamma = args->y_gamma;
+        a.y_beta = args->y_beta;
+        a.norm_y = args->norm_y;
+        return launch(ctx, "addnorm: launch",
+                      a.norm.lanes < 32         ? addnorm_kernel<false, 1, ANY, T, VEC>
+                      : a.norm.cols <= 32 * VEC ? addnorm_kernel<true, 1, ANY, T, VEC>
+                                                : addnorm_kernel<true, pieces, ANY, T, VEC>,
+                      g.whole_rows, threads, a);
+    }
+    // Of layer norm.
+    static spops_status backward_of_rows(spops_context *ctx, const spops_norm_args *args)
+    {
+        norm_params p = params_of(args);
+        const norm_grids g = grids_of<VEC>(ctx, args, &p);
+        const row_kernel held = pick(p, held_backward_kernel<false, 1, ANY, T, VEC>,
+                                     held_backward_kernel<true, 1, ANY, T, VEC>,
+                                     held_backward_kernel<true, pieces, ANY, T, VEC>, nullptr);
+        if (held != nullptr) {
+            SPOPS_TRY(launch(ctx, "norm_backward: launch of held_backward", held, dim3(g.chunks.x),
+                             threads, p));
+            return launch(ctx, "norm_backward: launch of merge_sums", merge_sums_kernel, g.columns,
+                          threads, p);
+        }
+        SPOPS_TRY(launch(ctx, "norm_backward: launch of row_statistics",
+                         row_statistics_kernel<true, T, VEC>, g.whole_rows, threads, p));
+        SPOPS_TRY(launch(ctx, "norm_backward: launch of chunk_sums", chunk_sums_kernel<ANY, T, VEC>,
+                         g.chunks, threads, p));
+        SPOPS_TRY(launch(ctx, "norm_backward: launch of merge_sums", merge_sums_kernel, g.columns,
+                         threads, p));
+        return launch(ctx, "norm_backward: launch of row_gradient",
+                      row_gradient_kernel<true, ANY, T, VEC>, g.whole_rows, threads, p);
+    }
     static spops_status backward(spops_context *ctx, const spops_norm_args *args)
     {
         norm_params p = params_of(args);
+        if (args->mean == nullptr) return backward_of_rows(ctx, args);
         const norm_grids g = grids_of<VEC>(ctx, args, &p);
         if (args->mean == nullptr)
             SPOPS_TRY(launch(ctx, "norm_backward: launch of row_statistics",
@@ -621,10 +813,9 @@ template <bool ANY, class T, int VEC> struct launcher {
     }
 };
 
-// Call f with a launcher for x's dtype and the widest pieces that all rows allow.
-template <class F> spops_status with_launcher(const spops_norm_args *args, F f)
+// Call f with a launcher for x's dtype and pieces of vec numbers, or of one.
+template <class F> spops_status with_pieces(const spops_norm_args *args, int vec, F f)
 {
-    const int vec = common_chunk({args->x, args->out, args->grad_out, args->grad_x});
     return with_dtype(args->x.dtype, [&](auto tag) {
         typedef typename decltype(tag)::type T;
         constexpr int wide = 16 / (int)sizeof(T);
@@ -634,7 +825,20 @@ template <class F> spops_status with_launcher(const spops_norm_args *args, F f)
     });
 }
 
+// The widest pieces that all rows allow.
+template <class F> spops_status with_launcher(const spops_norm_args *args, F f)
+{
+    return with_pieces(
+        args, common_chunk({args->x, args->out, args->grad_out, args->grad_more, args->grad_x}), f);
+}
+
 } // namespace
+
+extern "C" spops_status spops_cuda_addnorm(spops_context *ctx, const spops_addnorm_args *args)
+{
+    const int vec = common_chunk({args->x, args->y, args->norm.x, args->norm.out});
+    return with_pieces(&args->norm, vec, [&](auto l) { return l.addnorm(ctx, args); });
+}
 
 extern "C" spops_status spops_cuda_norm_statistics(spops_context *ctx, const spops_norm_args *args)
 {

@@ -542,6 +542,17 @@ def add(
     out: Tensor | None = None,
 ) -> Tensor: ...  # out[r, c] = activation(x[r, c]) + scale y[r, c].
 
+def add_backward(
+    x: Tensor,
+    grad_out: Tensor,
+    num_rows: Tensor | None = None,
+    scale: float = 1.0,
+    activation: str | int = 'none',
+    activation_slope: float = 0.0,
+    grad_x: Tensor | bool = True,
+    grad_y: Tensor | bool = True,
+) -> Tensor | tuple[Tensor, ...]: ...  # Gradients of add.
+
 def batchnorm_statistics(
     x: Tensor,
     num_rows: Tensor | None = None,
@@ -629,6 +640,46 @@ def rmsnorm_backward(
     grad_x: Tensor | None = None,
     grad_gamma: Tensor | bool = True,
 ) -> Tensor | tuple[Tensor, ...]: ...  # Gradients of rmsnorm.
+
+def addnorm(
+    x: Tensor,
+    y: Tensor,
+    y_gamma: Tensor | None = None,
+    y_beta: Tensor | None = None,
+    gamma: Tensor | None = None,
+    beta: Tensor | None = None,
+    num_rows: Tensor | None = None,
+    norm_y: bool = False,
+    rms: bool = False,
+    epsilon: float = 0.0,
+    activation: str | int = 'none',
+    activation_slope: float = 0.0,
+    total: Tensor | None = None,
+    out: Tensor | None = None,
+) -> tuple[Tensor, Tensor]: ...  # total = x + y, or x + the norm of y; out = activation(the norm of total): layer norm, or RMS norm with rms.
+
+def addnorm_backward(
+    total: Tensor,
+    y: Tensor,
+    grad_out: Tensor,
+    y_gamma: Tensor | None = None,
+    y_beta: Tensor | None = None,
+    gamma: Tensor | None = None,
+    beta: Tensor | None = None,
+    grad_total: Tensor | None = None,
+    num_rows: Tensor | None = None,
+    norm_y: bool = False,
+    rms: bool = False,
+    epsilon: float = 0.0,
+    activation: str | int = 'none',
+    activation_slope: float = 0.0,
+    grad_x: Tensor | None = None,
+    grad_y: Tensor | None = None,
+    grad_y_gamma: Tensor | bool = True,
+    grad_y_beta: Tensor | bool = True,
+    grad_gamma: Tensor | bool = True,
+    grad_beta: Tensor | bool = True,
+) -> Tensor | tuple[Tensor, ...]: ...  # Gradients of addnorm.
 
 def groupnorm_statistics(
     x: Tensor,

@@ -532,6 +532,17 @@ def add(
     activation_slope: float = 0.0,
 ) -> Array: ...  # out[r, c] = activation(x[r, c]) + scale y[r, c].
 
+def add_backward(
+    x: Array,
+    grad_out: Array,
+    num_rows: Array | None = None,
+    scale: float = 1.0,
+    activation: str | int = 'none',
+    activation_slope: float = 0.0,
+    grad_x: bool = True,
+    grad_y: bool = True,
+) -> Array | tuple[Array, ...]: ...  # Gradients of add.
+
 def batchnorm_statistics(
     x: Array,
     num_rows: Array | None = None,
@@ -611,6 +622,42 @@ def rmsnorm_backward(
     activation_slope: float = 0.0,
     grad_gamma: bool = True,
 ) -> Array | tuple[Array, ...]: ...  # Gradients of rmsnorm.
+
+def addnorm(
+    x: Array,
+    y: Array,
+    y_gamma: Array | None = None,
+    y_beta: Array | None = None,
+    gamma: Array | None = None,
+    beta: Array | None = None,
+    num_rows: Array | None = None,
+    norm_y: bool = False,
+    rms: bool = False,
+    epsilon: float = 0.0,
+    activation: str | int = 'none',
+    activation_slope: float = 0.0,
+) -> tuple[Array, Array]: ...  # total = x + y, or x + the norm of y; out = activation(the norm of total): layer norm, or RMS norm with rms.
+
+def addnorm_backward(
+    total: Array,
+    y: Array,
+    grad_out: Array,
+    y_gamma: Array | None = None,
+    y_beta: Array | None = None,
+    gamma: Array | None = None,
+    beta: Array | None = None,
+    grad_total: Array | None = None,
+    num_rows: Array | None = None,
+    norm_y: bool = False,
+    rms: bool = False,
+    epsilon: float = 0.0,
+    activation: str | int = 'none',
+    activation_slope: float = 0.0,
+    grad_y_gamma: bool = True,
+    grad_y_beta: bool = True,
+    grad_gamma: bool = True,
+    grad_beta: bool = True,
+) -> Array | tuple[Array, ...]: ...  # Gradients of addnorm.
 
 def groupnorm_statistics(
     x: Array,

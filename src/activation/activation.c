@@ -38,7 +38,7 @@ spops_status spops_activation_execute_backward(spops_context *ctx, spops_activat
 {
     static const char call[] = "activation_execute_backward";
     spops_activation_options read = {0};
-    spops_activation_args args = {.x = x, .grad_out = grad_out, .out = grad_x};
+    spops_activation_args args = {.x = x, .grad_out = grad_out, .out = grad_x, .grad_scale = 1.0f};
 
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(spops_read_options(ctx, call, options, &read, sizeof read));
@@ -65,4 +65,36 @@ spops_status spops_add_execute(spops_context *ctx, spops_matrix x, spops_matrix 
     SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_add, given, attributes));
     args.addend_scale = read.scale == 0 ? 1.0f : read.scale;
     return run(ctx, call, &args, read.num_rows, read.activation, read.activation_slope);
+}
+
+// grad_out times the derivative of an activation and a scale, into `to` where it is there.
+static spops_status run_gradient(spops_context *ctx, const char *call, spops_activation_args args,
+                                 const spops_add_options *read, spops_activation activation,
+                                 float scale, const spops_matrix *to)
+{
+    if (to == NULL) return SPOPS_STATUS_OK;
+    args.out = *to;
+    args.grad_scale = scale;
+    return run(ctx, call, &args, read->num_rows, activation, read->activation_slope);
+}
+
+spops_status spops_add_execute_backward(spops_context *ctx, spops_matrix grad_out, spops_matrix x,
+                                        const spops_add_options *options,
+                                        const spops_matrix *grad_x, const spops_matrix *grad_y)
+{
+    static const char call[] = "add_execute_backward";
+    spops_add_options read = {0};
+    const spops_activation_args args = {.x = x, .grad_out = grad_out};
+
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_read_options(ctx, call, options, &read, sizeof read));
+    SPOPS_TRY(spops_check_reserved(ctx, call, read.reserved));
+    const void *const given[] = {&x, &grad_out, read.num_rows, grad_x, grad_y};
+    const spops_call_number attributes[] = {
+        {.f = read.scale}, {.i = read.activation}, {.f = read.activation_slope}};
+    SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_add_backward, given, attributes));
+    // grad_x may be grad_out.
+    SPOPS_TRY(run_gradient(ctx, call, args, &read, SPOPS_ACTIVATION_NONE,
+                           read.scale == 0 ? 1.0f : read.scale, grad_y));
+    return run_gradient(ctx, call, args, &read, read.activation, 1.0f, grad_x);
 }

@@ -33,6 +33,8 @@ static void activate_f64(const spops_activation_args *args, int64_t row, int64_t
     } else {
         memmove(out, spops_row_f64(args->grad_out, row) + col, (size_t)n * sizeof *out);
         spops_differentiate_f64(args->how, n, x, out);
+        for (int64_t c = 0; c < n; ++c)
+            out[c] *= (double)args->grad_scale;
     }
 }
 
@@ -62,6 +64,8 @@ static void activate_strips(const void *work, int64_t begin, int64_t end)
         } else {
             w->rows->load(g.dtype, spops_row_element(g, row, col), n, gradient);
             w->activations->differentiate(args->how, n, v, gradient);
+            for (int64_t c = 0; c < n; ++c)
+                gradient[c] *= args->grad_scale;
             w->rows->store(out.dtype, gradient, n, spops_row_element(out, row, col));
         }
     }

@@ -448,15 +448,30 @@ spops_status spops_boxed_activation_backward(spops_boxed_call *b)
                                              b->matrices[GRAD_X]);
 }
 
-spops_status spops_boxed_add(spops_boxed_call *b)
+static spops_add_options add_options(const spops_boxed_call *b, const void *num_rows)
 {
-    enum { X, Y, NUM_ROWS, OUT };
     spops_add_options options = spops_add_options_default();
     options.scale = f32_attribute(b, 0);
     options.activation = (spops_activation)spops_boxed_i32(b, 1);
     options.activation_slope = f32_attribute(b, 2);
-    options.num_rows = b->args[NUM_ROWS];
+    options.num_rows = num_rows;
+    return options;
+}
+
+spops_status spops_boxed_add(spops_boxed_call *b)
+{
+    enum { X, Y, NUM_ROWS, OUT };
+    const spops_add_options options = add_options(b, b->args[NUM_ROWS]);
     return spops_add_execute(b->ctx, b->matrices[X], b->matrices[Y], &options, b->matrices[OUT]);
+}
+
+spops_status spops_boxed_add_backward(spops_boxed_call *b)
+{
+    enum { X, GRAD_OUT, NUM_ROWS, GRAD_X, GRAD_Y };
+    const spops_add_options options = add_options(b, b->args[NUM_ROWS]);
+    return spops_add_execute_backward(b->ctx, b->matrices[GRAD_OUT], b->matrices[X], &options,
+                                      spops_boxed_optional(b, GRAD_X),
+                                      spops_boxed_optional(b, GRAD_Y));
 }
 
 // ---- Norms --------------------------------------------------------------------------------------
@@ -527,6 +542,40 @@ spops_status spops_boxed_layernorm_backward(spops_boxed_call *b)
     return spops_layernorm_execute_backward(
         b->ctx, b->matrices[GRAD_OUT], b->matrices[X], b->args[GAMMA], b->args[BETA], &options,
         b->matrices[GRAD_X], written(b, GRAD_GAMMA), written(b, GRAD_BETA));
+}
+
+static spops_addnorm_options addnorm_options(const spops_boxed_call *b, const void *num_rows)
+{
+    spops_addnorm_options options = spops_addnorm_options_default();
+    options.norm_y = spops_boxed_i32(b, 0);
+    options.rms = spops_boxed_i32(b, 1);
+    options.epsilon = f32_attribute(b, 2);
+    options.activation = (spops_activation)spops_boxed_i32(b, 3);
+    options.activation_slope = f32_attribute(b, 4);
+    options.num_rows = num_rows;
+    return options;
+}
+
+spops_status spops_boxed_addnorm(spops_boxed_call *b)
+{
+    enum { X, Y, Y_GAMMA, Y_BETA, GAMMA, BETA, NUM_ROWS, SUM, OUT };
+    const spops_addnorm_options options = addnorm_options(b, b->args[NUM_ROWS]);
+    return spops_addnorm_execute(b->ctx, b->matrices[X], b->matrices[Y], b->args[Y_GAMMA],
+                                 b->args[Y_BETA], b->args[GAMMA], b->args[BETA], &options,
+                                 b->matrices[SUM], b->matrices[OUT]);
+}
+
+spops_status spops_boxed_addnorm_backward(spops_boxed_call *b)
+{
+    enum { SUM, Y, Y_GAMMA, Y_BETA, GAMMA, BETA, GRAD_SUM, GRAD_OUT, NUM_ROWS };
+    enum { GRAD_X = NUM_ROWS + 1, GRAD_Y, GRAD_Y_GAMMA, GRAD_Y_BETA, GRAD_GAMMA, GRAD_BETA };
+    const spops_addnorm_options options = addnorm_options(b, b->args[NUM_ROWS]);
+    SPOPS_TRY(reserve_norm(b));
+    return spops_addnorm_execute_backward(
+        b->ctx, b->matrices[GRAD_OUT], spops_boxed_optional(b, GRAD_SUM), b->matrices[SUM],
+        b->matrices[Y], b->args[Y_GAMMA], b->args[Y_BETA], b->args[GAMMA], b->args[BETA], &options,
+        b->matrices[GRAD_X], b->matrices[GRAD_Y], written(b, GRAD_Y_GAMMA), written(b, GRAD_Y_BETA),
+        written(b, GRAD_GAMMA), written(b, GRAD_BETA));
 }
 
 spops_status spops_boxed_rmsnorm(spops_boxed_call *b)

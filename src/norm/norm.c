@@ -2,9 +2,10 @@
 // Normalisation: argument checks, scratch, then the backend's slots.
 #include "spops/norm.h"
 
+#include "activation/activation_args.h"
 #include "call/call_check.h"
 #include "core/backend.h"
-#include "norm/norm_args.h"
+#include "norm/addnorm_args.h"
 
 static spops_norm_scratch carve_scratch(int64_t rows, int64_t cols, spops_carver *c)
 {
@@ -331,4 +332,143 @@ spops_status spops_layernorm_execute_backward(spops_context *ctx, spops_matrix g
     SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_layernorm_backward, given, attributes));
     SPOPS_TRY(check_has_columns(ctx, call, x));
     return differentiate(ctx, call, &args, grad_out, gamma, beta, grad_x, grad_gamma, grad_beta);
+}
+
+// ---- A sum and its norm -------------------------------------------------------------------------
+
+static spops_status read_addnorm(spops_context *ctx, const char *call, spops_matrix total,
+                                 const spops_addnorm_options *options, spops_addnorm_options *read,
+                                 spops_norm_args *args)
+{
+    SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
+    SPOPS_TRY(spops_read_options(ctx, call, options, read, sizeof *read));
+    SPOPS_TRY(spops_check_flag(ctx, call, "norm_y", read->norm_y));
+    SPOPS_TRY(spops_check_flag(ctx, call, "rms", read->rms));
+    SPOPS_TRY(spops_check_reserved(ctx, call, read->reserved));
+    args->x = total;
+    args->num_rows = read->num_rows;
+    args->epsilon = read->epsilon == 0.0f ? 1e-5f : read->epsilon;
+    args->activated = spops_activated_of(read->activation, read->activation_slope);
+    args->activations = spops_activation_table_of(ctx);
+    args->is_rms = read->rms == 1;
+    return SPOPS_STATUS_OK;
+}
+
+// Layer or RMS norm of y as `of` says it of the total, without its activation.
+static spops_norm_args norm_of_y(const spops_norm_args *of, spops_matrix y, const void *gamma,
+                                 const void *beta)
+{
+    spops_norm_args args = *of;
+    args.x = y;
+    args.gamma = gamma;
+    args.beta = beta;
+    args.activated = spops_activated_of(SPOPS_ACTIVATION_NONE, 0);
+    args.grad_more.data = NULL;
+    return args;
+}
+
+static bool is_wide(spops_matrix m)
+{
+    return (uintptr_t)m.data % 16 == 0 &&
+           (m.rows <= 1 || (uint64_t)m.row_stride * spops_dtype_bytes(m.dtype) % 16 == 0);
+}
+
+// Whether a warp can hold a row, by pieces of 16 bytes or numbers.
+static bool is_held(const spops_addnorm_args *a)
+{
+    const int64_t piece = 16 / (int64_t)spops_dtype_bytes(a->x.dtype);
+    const bool wide = piece <= SPOPS_NORM_HELD && is_wide(a->x) && is_wide(a->y) &&
+                      is_wide(a->norm.x) && is_wide(a->norm.out);
+    return a->x.cols <= 32 * (wide ? SPOPS_NORM_HELD : 1);
+}
+
+// out = the norm of y; total = x + out or x + y; out = the norm of the total.
+static spops_status run_in_turn(spops_context *ctx, const spops_addnorm_args *a)
+{
+    const bool norm_y = a->norm_y;
+    spops_norm_args of_y = norm_of_y(&a->norm, a->y, a->y_gamma, a->y_beta);
+    const spops_activation_args add = {.x = a->x,
+                                       .addend = norm_y ? a->norm.out : a->y,
+                                       .out = a->norm.x,
+                                       .num_rows = a->norm.num_rows,
+                                       .addend_scale = 1.0f,
+                                       .how = of_y.activated};
+    if (norm_y) SPOPS_TRY(ctx->backend->norm_forward(ctx, &of_y));
+    SPOPS_TRY(ctx->backend->activation(ctx, &add));
+    return ctx->backend->norm_forward(ctx, &a->norm);
+}
+
+spops_status spops_addnorm_execute(spops_context *ctx, spops_matrix x, spops_matrix y,
+                                   const void *y_gamma, const void *y_beta, const void *gamma,
+                                   const void *beta, const spops_addnorm_options *options,
+                                   spops_matrix total, spops_matrix out)
+{
+    static const char call[] = "addnorm_execute";
+    spops_addnorm_options read = {0};
+    spops_addnorm_args args = {.x = x, .y = y, .y_gamma = y_gamma, .y_beta = y_beta};
+
+    SPOPS_TRY(read_addnorm(ctx, call, total, options, &read, &args.norm));
+    const void *const given[] = {&x, &y, y_gamma, y_beta, gamma, beta, read.num_rows, &total, &out};
+    const spops_call_number attributes[] = {{.i = read.norm_y},
+                                            {.i = read.rms},
+                                            {.f = read.epsilon},
+                                            {.i = read.activation},
+                                            {.f = read.activation_slope}};
+    SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_addnorm, given, attributes));
+    SPOPS_TRY(check_has_columns(ctx, call, x));
+    SPOPS_REQUIRE_SLOT(ctx, call, norm_forward);
+    SPOPS_REQUIRE_SLOT(ctx, call, activation);
+    if (x.rows == 0) return SPOPS_STATUS_OK;
+    args.norm.gamma = gamma;
+    args.norm.beta = beta;
+    args.norm.out = out;
+    args.norm_y = read.norm_y == 1;
+    if (ctx->backend->addnorm != NULL && is_held(&args)) return ctx->backend->addnorm(ctx, &args);
+    return run_in_turn(ctx, &args);
+}
+
+// The gradient of y from that of the total, and those of its norm.
+static spops_status differentiate_y(spops_context *ctx, spops_norm_args *args, bool norm_y,
+                                    spops_matrix grad_y, void *grad_gamma, void *grad_beta)
+{
+    const spops_activation_args copy = {
+        .x = args->grad_out, .out = grad_y, .num_rows = args->num_rows, .how = args->activated};
+    args->grad_gamma = grad_gamma;
+    args->grad_beta = grad_beta;
+    args->grad_x = grad_y;
+    if (!norm_y && grad_y.rows > 0) SPOPS_TRY(ctx->backend->activation(ctx, &copy));
+    if (!norm_y && grad_gamma == NULL && grad_beta == NULL) return SPOPS_STATUS_OK;
+    // The sums of no rows are 0.
+    if (!norm_y) args->x.rows = args->grad_out.rows = args->grad_x.rows = 0;
+    return ctx->backend->norm_backward(ctx, args);
+}
+
+spops_status spops_addnorm_execute_backward(
+    spops_context *ctx, spops_matrix grad_out, const spops_matrix *grad_total, spops_matrix total,
+    spops_matrix y, const void *y_gamma, const void *y_beta, const void *gamma, const void *beta,
+    const spops_addnorm_options *options, spops_matrix grad_x, spops_matrix grad_y,
+    void *grad_y_gamma, void *grad_y_beta, void *grad_gamma, void *grad_beta)
+{
+    static const char call[] = "addnorm_execute_backward";
+    spops_addnorm_options read = {0};
+    spops_norm_args args = {0};
+
+    SPOPS_TRY(read_addnorm(ctx, call, total, options, &read, &args));
+    const void *const given[] = {&total,  &y,           y_gamma,     y_beta,        gamma,
+                                 beta,    grad_total,   &grad_out,   read.num_rows, &grad_x,
+                                 &grad_y, grad_y_gamma, grad_y_beta, grad_gamma,    grad_beta};
+    const spops_call_number attributes[] = {{.i = read.norm_y},
+                                            {.i = read.rms},
+                                            {.f = read.epsilon},
+                                            {.i = read.activation},
+                                            {.f = read.activation_slope}};
+    SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_addnorm_backward, given, attributes));
+    SPOPS_TRY(check_has_columns(ctx, call, total));
+    SPOPS_REQUIRE_SLOT(ctx, call, activation);
+    if (grad_total != NULL) args.grad_more = *grad_total;
+    SPOPS_TRY(
+        differentiate(ctx, call, &args, grad_out, gamma, beta, grad_x, grad_gamma, grad_beta));
+    spops_norm_args of_y = norm_of_y(&args, y, y_gamma, y_beta);
+    of_y.grad_out = grad_x;
+    return differentiate_y(ctx, &of_y, read.norm_y == 1, grad_y, grad_y_gamma, grad_y_beta);
 }

@@ -45,6 +45,7 @@ typedef struct spops_norm_args {
     spops_matrix out;      // of the forward passes
     spops_matrix grad_out; // of the gradients
     spops_matrix grad_x;
+    spops_matrix grad_more;    // added to grad_x by layer norm's gradient; data NULL: none
     const int32_t *num_rows;   // [1]; NULL: x.rows
     const float *mean, *var;   // [cols], of batch norm; NULL: layer norm
     const float *gamma, *beta; // [cols] or NULL

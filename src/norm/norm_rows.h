@@ -445,6 +445,11 @@ static void row_gradient(const spops_norm_args *args, int64_t r)
         load_gradient(args, &s, r, col, n, h, g);
         for (int c = 0; c < n; ++c)
             g[c] = (g[c] * s.gamma[c] - mean - h[c] * slope) * s.rstd[c];
+        if (args->grad_more.data != NULL) {
+            load_row(args->grad_more, r, col, n, h);
+            for (int c = 0; c < n; ++c)
+                g[c] += h[c];
+        }
         store_row(args->grad_x, r, col, n, g);
     }
 }

@@ -572,12 +572,12 @@ typedef struct order_batch {
     spops_patch_curve_rule rules[SPOPS_MAX_PATCH_ORDERS];
 } order_batch;
 
-// None: plans follow each other. The slot takes several in one launch where it gets scratch.
 static size_t scratch_of_orders(const spops_context *ctx, const spops_patches_args *args,
                                 int64_t num)
 {
-    (void)ctx, (void)args, (void)num;
-    return 0;
+    const spops_patches_orders_args all = {.num = num, .plans = args};
+    if (ctx->backend->patches_orders_bytes == NULL) return 0;
+    return ctx->backend->patches_orders_bytes((spops_context *)ctx, &all);
 }
 
 size_t spops_patches_orders_scratch_bytes(const spops_patches *const *patches, int64_t num)
