@@ -9,6 +9,8 @@
 #ifndef SPOPS_KERNELS_IGEMM_IGEMM8_SM90_CUH
 #define SPOPS_KERNELS_IGEMM_IGEMM8_SM90_CUH
 
+#include <stdlib.h>
+
 #include "kernels/core/sm90/tensor_map.cuh"
 #include "kernels/igemm/igemm8_epilogue.cuh"
 #include "kernels/igemm/igemm8_launch.cuh"
@@ -62,10 +64,10 @@ SPOPS_WGMMA8_COLS(256, SPOPS_NAMES_128, "%128", "%129", "%130");
 
 // ---- Policies -----------------------------------------------------------------------------------
 
-// PART: columns whose products are summed apart at a time, with so many registers; 0: products go on from
-// the sums, with those of igemm_sm90_policy.
-template <class BASE, int PART_, int REGISTERS> struct igemm8_policy : BASE {
-    static constexpr int PART = PART_;
+// PART: columns whose products are summed apart at a time, in BUFFERS, with so many registers; 0: products go
+// on from the sums, with those of igemm_sm90_policy.
+template <class BASE, int PART_, int BUFFERS_, int REGISTERS> struct igemm8_policy : BASE {
+    static constexpr int PART = PART_, BUFFERS = BUFFERS_;
     static constexpr int gather_registers = PART > 0 ? BASE::roles::left_to_gather(REGISTERS)
                                                      : BASE::gather_registers;
     static constexpr int multiply_registers = PART > 0 ? REGISTERS : BASE::multiply_registers;
@@ -101,19 +103,30 @@ __device__ __forceinline__ void igemm8_products(typename sum8_of<T>::type (&sum)
         wgmma_commit();
         wgmma_wait<0>();
     } else {
-#pragma unroll
-        for (int at = 0; at < P::COLS; at += P::PART) {
-            float part[P::PART / 2];
+        constexpr int parts = P::COLS / P::PART;
+        float part[P::BUFFERS][P::PART / 2];
+        const auto multiply = [&](int n) {
             wgmma_fence();
 #pragma unroll
             for (int i = 0; i < 4; ++i)
-                wgmma8<T, P::PART>::run(part, at_address(a_form, a + i * 32),
-                                        at_address(b_form, b + step[i] + at * line_bytes), i > 0);
+                wgmma8<T, P::PART>::run(part[n % P::BUFFERS], at_address(a_form, a + i * 32),
+                                        at_address(b_form, b + step[i] + n * P::PART * line_bytes),
+                                        i > 0);
             wgmma_commit();
-            wgmma_wait<0>();
+        };
+        if (P::BUFFERS == 2) multiply(0);
+#pragma unroll
+        for (int n = 0; n < parts; ++n) {
+            if (P::BUFFERS == 1) multiply(n);
+            if (P::BUFFERS == 2 && n + 1 < parts) {
+                multiply(n + 1);
+                wgmma_wait<1>();
+            } else {
+                wgmma_wait<0>();
+            }
 #pragma unroll
             for (int i = 0; i < P::PART / 2; ++i)
-                sum[at / 2 + i] += part[i];
+                sum[n * P::PART / 2 + i] += part[n % P::BUFFERS][i];
         }
     }
 }
@@ -286,32 +299,57 @@ spops_status launch_policy8(spops_context *ctx, const spops_igemm8_args *args)
                                             (size_t)P::shared_bytes, p);
 }
 
+// Where products go on from the sums, and where they are summed apart first.
+typedef igemm8_policy<igemm_sm90_policy<64, 2, 4, 4, 2>, 0, 0, 0> igemm8_64;
+typedef igemm8_policy<igemm_sm90_policy<128, 2, 8, 6, 1>, 0, 0, 0> igemm8_128;
+typedef igemm8_policy<igemm_sm90_policy<256, 2, 4, 4, 1>, 0, 0, 0> igemm8_256;
+typedef igemm8_policy<igemm_sm90_policy<64, 2, 8, 8, 1>, 64, 1, 112> igemm8_parts_64;
+typedef igemm8_policy<igemm_sm90_policy<128, 2, 8, 6, 1>, 128, 1, 176> igemm8_parts_128;
+typedef igemm8_policy<igemm_sm90_policy<256, 2, 4, 4, 1>, 128, 1, 224> igemm8_parts_256;
+
 // f(policy) of the tile with so many columns.
-template <class T, class F> spops_status with_policy8(int columns, const F &f)
+template <class T, class F> spops_status with_policy8(int columns, bool fast, const F &f)
 {
-    constexpr bool parts = std::is_same<T, f8e4m3>::value;
-    typedef igemm8_policy<igemm_sm90_policy<64, 2, 4, 4, 2>, parts ? 32 : 0, 88> narrow;
-    typedef igemm8_policy<igemm_sm90_policy<128, 2, 8, 6, 1>, parts ? 128 : 0, 176> middle;
-    typedef igemm8_policy<igemm_sm90_policy<256, 2, 4, 4, 1>, parts ? 128 : 0, 224> wide;
+    if constexpr (std::is_same<T, f8e4m3>::value) {
+        const char *const variant = getenv("SPOPS_F8_VARIANT"); // to be measured
+        typedef igemm8_policy<igemm_sm90_policy<64, 2, 4, 4, 2>, 32, 1, 88> v64;
+        typedef igemm8_policy<igemm_sm90_policy<128, 2, 8, 6, 1>, 64, 2, 176> v128;
+        typedef igemm8_policy<igemm_sm90_policy<256, 2, 4, 4, 1>, 64, 2, 216> v256;
+        typedef igemm8_policy<igemm_sm90_policy<256, 2, 4, 4, 1>, 64, 1, 208> w256;
+        const char v = variant == nullptr ? '0' : *variant;
+        if (!fast && v == '1')
+            return columns == 64 ? f(v64()) : columns == 128 ? f(v128()) : f(v256());
+        if (!fast && v == '2' && columns == 256) return f(w256());
+        if (!fast) {
+            switch (columns) {
+            case 64: return f(igemm8_parts_64());
+            case 128: return f(igemm8_parts_128());
+            default: return f(igemm8_parts_256());
+            }
+        }
+    }
     switch (columns) {
-    case 64: return f(narrow());
-    case 128: return f(middle());
-    default: return f(wide());
+    case 64: return f(igemm8_64());
+    case 128: return f(igemm8_128());
+    default: return f(igemm8_256());
     }
 }
 
 template <class T>
 spops_status launch_igemm8_sm90(spops_context *ctx, const spops_igemm8_args *args, int columns)
 {
-    return with_policy8<T>(
-        columns, [&](auto policy) { return launch_policy8<decltype(policy), T>(ctx, args); });
+    return with_policy8<T>(columns, args->fast_sums, [&](auto policy) {
+        return launch_policy8<decltype(policy), T>(ctx, args);
+    });
 }
 
 template <class T> spops_status prepare_igemm8_sm90(spops_context *ctx, int columns)
 {
-    return with_policy8<T>(columns, [&](auto policy) {
-        return prepare_shared(ctx, "igemm8: prepare", igemm8_sm90_kernel<decltype(policy), T>);
-    });
+    for (int fast = 0; fast < 2; ++fast)
+        SPOPS_TRY(with_policy8<T>(columns, fast == 1, [&](auto policy) {
+            return prepare_shared(ctx, "igemm8: prepare", igemm8_sm90_kernel<decltype(policy), T>);
+        }));
+    return SPOPS_STATUS_OK;
 }
 
 } // namespace spops
