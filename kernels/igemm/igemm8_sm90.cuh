@@ -210,70 +210,6 @@ __global__ void __launch_bounds__(P::threads, P::BLOCKS)
 
 // ---- Launching ----------------------------------------------------------------------------------
 
-// Everything but the epilogue of rows that are not of x's dtype, and how many blocks.
-template <class P, operand B>
-spops_status fill_sm90_params(spops_context *ctx, const spops_igemm_args *args,
-                              const weight_form &f, igemm_sm90_params *params, int64_t *num_blocks)
-{
-    static_assert(P::rows == SPOPS_IGEMM_TILE_ROWS, "schedules have tiles of one size");
-    igemm_sm90_params &p = *params;
-    const int row_bytes = f.depth * f.bytes;
-    const bool gathers = args->schedule->records != nullptr; // else rows of groups
-    p.gathered = static_cast<const unsigned char *>(args->x.data);
-    p.row_stride = (uint32_t)(args->x.row_stride * f.bytes);
-    p.row_bytes = row_bytes;
-    p.record_bytes = gathers && !P::ADDS && row_bytes <= 64 ? 64 : 128;
-    p.row_stages = (row_bytes + 127) / 128;
-    p.tiles = reinterpret_cast<const int4 *>(args->schedule->tiles);
-    p.num_tiles = args->schedule->num_tiles;
-    p.num_rows = args->num_rows;
-    p.rows = (int)args->x.rows;
-    p.records = args->schedule->records;
-    p.first = args->schedule->first;
-    p.out_rows = args->schedule->out_rows;
-    p.sums = reinterpret_cast<const int4 *>(args->schedule->sums);
-    p.members = args->schedule->members;
-    p.last_tap = args->mirrored ? f.taps - 1 : -1;
-    p.col_tiles = (f.cols + P::COLS - 1) / P::COLS;
-    p.tickets = args->tickets;
-    p.epilogue = epilogue_of(args);
-
-    box_shape box = {};
-    box.data = f.copied ? args->scratch : args->w.data;
-    box.line = B == ALONG_K ? f.padded_depth : f.cols;
-    box.lines = B == ALONG_K ? f.cols : f.depth;
-    box.slabs = f.taps;
-    box.box_line = B == ALONG_K ? p.record_bytes / f.bytes : P::line_cols;
-    box.box_lines = B == ALONG_K ? P::COLS : p.record_bytes / f.bytes;
-    box.dtype = args->x.dtype;
-    SPOPS_TRY(encode_tensor_map(ctx, box, &p.w));
-    if (!gathers) {
-        box.data = args->x.data;
-        box.line = f.depth;
-        box.stride = args->x.row_stride;
-        box.lines = args->x.rows;
-        box.slabs = 1;
-        box.box_line = 128 / f.bytes;
-        box.box_lines = SPOPS_IGEMM_GROUP_ROWS;
-        SPOPS_TRY(encode_tensor_map(ctx, box, &p.x));
-    }
-
-    int64_t blocks = (int64_t)ctx->info.num_processors * P::BLOCKS;
-    int64_t most = args->schedule->max_tiles * p.col_tiles; // blocks that have work
-    if (P::SHARES && gathers && !args->whole_sums && p.col_tiles <= blocks) {
-        p.least_share = (least_stages + p.row_stages - 1) / p.row_stages;
-        p.tile_cost = (tile_stages + p.row_stages - 1) / p.row_stages;
-        p.shares = (int)(blocks / p.col_tiles);
-        p.max_shared_tiles = (int)(blocks * max_shared_turns / p.col_tiles);
-        p.partials = reinterpret_cast<float *>(static_cast<char *>(args->scratch) +
-                                               (f.copied ? weight_copy_bytes(f) : 0));
-        const int64_t work = args->schedule->max_records + args->schedule->max_tiles * p.tile_cost;
-        most = (work + p.least_share - 1) / p.least_share * p.col_tiles;
-    }
-    *num_blocks = blocks < most ? blocks : most;
-    return SPOPS_STATUS_OK;
-}
-
 template <class P, class T>
 spops_status launch_policy8(spops_context *ctx, const spops_igemm8_args *args)
 {
@@ -290,10 +226,11 @@ spops_status launch_policy8(spops_context *ctx, const spops_igemm8_args *args)
     products.num_rows = args->num_rows;
     products.tickets = args->tickets;
     products.scratch = args->scratch;
-    int64_t blocks = 0;
-    SPOPS_TRY((fill_sm90_params<P, ALONG_K>(ctx, &products, f, &p, &blocks)));
+    int64_t blocks = 0, most = 0;
+    SPOPS_TRY((fill_sm90_params<P, ALONG_K>(ctx, &products, f, p, blocks, most)));
     p.finish = epilogue8_of(args);
     p.epilogue = p.finish.rest;
+    if (blocks > most) blocks = most;
     return launch_preparing<AFTER_PREVIOUS>(ctx, "igemm8: launch", igemm8_sm90_kernel<P, T>,
                                             dim3((unsigned)blocks), (unsigned)P::threads,
                                             (size_t)P::shared_bytes, p);
