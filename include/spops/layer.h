@@ -51,6 +51,8 @@ typedef struct spops_quantized_layer {
     const int32_t *num_rows;      /* linear only, as that of spops_conv_layer */
     spops_activation activation;
     float activation_slope; /* of LEAKY_RELU, finite; 0: 0.01 */
+    int32_t fast_sums;      /* 1: sums of f8e4m3 may stay in matrix units, which carry fewer bits:
+                               faster, where a device has such units (docs/quantized.md) */
 } spops_quantized_layer;
 
 SPOPS_DEFINE_DEFAULT(spops_quantized_layer)

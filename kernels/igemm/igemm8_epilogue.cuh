@@ -16,7 +16,7 @@ struct epilogue8_params {
     const float *x_scale, *w_scales, *residual_scale, *out_scale;
     const uint8_t *residual; // of 8 bits
     bool narrow;             // out is of 8 bits
-    bool wide;               // its rows are aligned to 8 bytes
+    bool wide;               // its rows are aligned to 16 bytes and cols is a multiple of 16
 };
 
 inline epilogue8_params epilogue8_of(const spops_igemm8_args *args)
@@ -34,8 +34,8 @@ inline epilogue8_params epilogue8_of(const spops_igemm8_args *args)
     e.out_scale = given.out_scale;
     e.narrow = spops_dtype_bytes(args->out.dtype) == 1;
     e.residual = e.narrow ? static_cast<const uint8_t *>(given.rest.residual.data) : nullptr;
-    e.wide = (uintptr_t)args->out.data % 8 == 0 && args->out.cols % 8 == 0 &&
-             args->out.row_stride % 8 == 0;
+    e.wide = (uintptr_t)args->out.data % 16 == 0 && args->out.cols % 16 == 0 &&
+             args->out.row_stride % 16 == 0;
     return e;
 }
 
@@ -92,27 +92,32 @@ __device__ __forceinline__ void store_codes(const epilogue8_params &p, const flo
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
         uint8_t *out = static_cast<uint8_t *>(p.rest.out) + (int64_t)row[h] * p.rest.out_stride;
+        const auto codes = [&](int j) { // of columns 8 j + 2 q and on
+            return codes_of<T>(__fmul_rn(sum[4 * j + 2 * h], inverse),
+                               __fmul_rn(sum[4 * j + 2 * h + 1], inverse));
+        };
+        if (p.wide && COLS % 64 == 0) { // each lane gathers 16 columns of its own
 #pragma unroll
-        for (int j = 0; j < COLS / 8; j += 4) {
-            uint32_t v[4];
+            for (int j = 0; j < COLS / 8; j += 8) {
+                uint32_t v[4];
 #pragma unroll
-            for (int i = 0; i < 4; ++i)
-                v[i] = codes_of<T>(__fmul_rn(sum[4 * (j + i) + 2 * h], inverse),
-                                   __fmul_rn(sum[4 * (j + i) + 2 * h + 1], inverse));
-            if (p.wide) { // each lane gathers 8 columns of its own: four of them fill a sector
+                for (int i = 0; i < 4; ++i)
+                    v[i] = codes(j + 2 * i) | codes(j + 2 * i + 1) << 16;
                 transpose_4(v, q);
-                const int c = col + 8 * (j + q);
+                const int c = col + 8 * (j + 2 * q);
                 if (row[h] >= 0 && c < p.rest.cols)
-                    *reinterpret_cast<uint2 *>(out + c) =
-                        make_uint2(v[0] | v[1] << 16, v[2] | v[3] << 16);
-            } else {
+                    *reinterpret_cast<uint4 *>(out + c) = make_uint4(
+                        __byte_perm(v[0], v[1], 0x5410), __byte_perm(v[2], v[3], 0x5410),
+                        __byte_perm(v[0], v[1], 0x7632), __byte_perm(v[2], v[3], 0x7632));
+            }
+        } else {
 #pragma unroll
-                for (int i = 0; i < 4; ++i) {
-                    const int c = col + 8 * (j + i) + 2 * q;
-                    if (row[h] < 0) continue;
-                    if (c < p.rest.cols) out[c] = (uint8_t)v[i];
-                    if (c + 1 < p.rest.cols) out[c + 1] = (uint8_t)(v[i] >> 8);
-                }
+            for (int j = 0; j < COLS / 8; ++j) {
+                const uint32_t pair = codes(j);
+                const int c = col + 8 * j + 2 * q;
+                if (row[h] < 0) continue;
+                if (c < p.rest.cols) out[c] = (uint8_t)pair;
+                if (c + 1 < p.rest.cols) out[c + 1] = (uint8_t)(pair >> 8);
             }
         }
     }

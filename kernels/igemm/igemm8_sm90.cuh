@@ -9,6 +9,8 @@
 #ifndef SPOPS_KERNELS_IGEMM_IGEMM8_SM90_CUH
 #define SPOPS_KERNELS_IGEMM_IGEMM8_SM90_CUH
 
+#include <stdlib.h>
+
 #include "kernels/core/sm90/tensor_map.cuh"
 #include "kernels/igemm/igemm8_epilogue.cuh"
 #include "kernels/igemm/igemm8_launch.cuh"
@@ -62,10 +64,10 @@ SPOPS_WGMMA8_COLS(256, SPOPS_NAMES_128, "%128", "%129", "%130");
 
 // ---- Policies -----------------------------------------------------------------------------------
 
-// PART: columns whose products are summed apart at a time, with so many registers; 0: products go on from
-// the sums, with those of igemm_sm90_policy.
-template <class BASE, int PART_, int REGISTERS> struct igemm8_policy : BASE {
-    static constexpr int PART = PART_;
+// PART: columns whose products are summed apart at a time, in BUFFERS, with so many registers; 0: products go
+// on from the sums, with those of igemm_sm90_policy.
+template <class BASE, int PART_, int BUFFERS_, int REGISTERS> struct igemm8_policy : BASE {
+    static constexpr int PART = PART_, BUFFERS = BUFFERS_;
     static constexpr int gather_registers = PART > 0 ? BASE::roles::left_to_gather(REGISTERS)
                                                      : BASE::gather_registers;
     static constexpr int multiply_registers = PART > 0 ? REGISTERS : BASE::multiply_registers;
@@ -101,19 +103,30 @@ __device__ __forceinline__ void igemm8_products(typename sum8_of<T>::type (&sum)
         wgmma_commit();
         wgmma_wait<0>();
     } else {
-#pragma unroll
-        for (int at = 0; at < P::COLS; at += P::PART) {
-            float part[P::PART / 2];
+        constexpr int parts = P::COLS / P::PART;
+        float part[P::BUFFERS][P::PART / 2];
+        const auto multiply = [&](int n) {
             wgmma_fence();
 #pragma unroll
             for (int i = 0; i < 4; ++i)
-                wgmma8<T, P::PART>::run(part, at_address(a_form, a + i * 32),
-                                        at_address(b_form, b + step[i] + at * line_bytes), i > 0);
+                wgmma8<T, P::PART>::run(part[n % P::BUFFERS], at_address(a_form, a + i * 32),
+                                        at_address(b_form, b + step[i] + n * P::PART * line_bytes),
+                                        i > 0);
             wgmma_commit();
-            wgmma_wait<0>();
+        };
+        if (P::BUFFERS == 2) multiply(0);
+#pragma unroll
+        for (int n = 0; n < parts; ++n) {
+            if (P::BUFFERS == 1) multiply(n);
+            if (P::BUFFERS == 2 && n + 1 < parts) {
+                multiply(n + 1);
+                wgmma_wait<1>();
+            } else {
+                wgmma_wait<0>();
+            }
 #pragma unroll
             for (int i = 0; i < P::PART / 2; ++i)
-                sum[at / 2 + i] += part[i];
+                sum[n * P::PART / 2 + i] += part[n % P::BUFFERS][i];
         }
     }
 }
@@ -197,70 +210,6 @@ __global__ void __launch_bounds__(P::threads, P::BLOCKS)
 
 // ---- Launching ----------------------------------------------------------------------------------
 
-// Everything but the epilogue of rows that are not of x's dtype, and how many blocks.
-template <class P, operand B>
-spops_status fill_sm90_params(spops_context *ctx, const spops_igemm_args *args,
-                              const weight_form &f, igemm_sm90_params *params, int64_t *num_blocks)
-{
-    static_assert(P::rows == SPOPS_IGEMM_TILE_ROWS, "schedules have tiles of one size");
-    igemm_sm90_params &p = *params;
-    const int row_bytes = f.depth * f.bytes;
-    const bool gathers = args->schedule->records != nullptr; // else rows of groups
-    p.gathered = static_cast<const unsigned char *>(args->x.data);
-    p.row_stride = (uint32_t)(args->x.row_stride * f.bytes);
-    p.row_bytes = row_bytes;
-    p.record_bytes = gathers && !P::ADDS && row_bytes <= 64 ? 64 : 128;
-    p.row_stages = (row_bytes + 127) / 128;
-    p.tiles = reinterpret_cast<const int4 *>(args->schedule->tiles);
-    p.num_tiles = args->schedule->num_tiles;
-    p.num_rows = args->num_rows;
-    p.rows = (int)args->x.rows;
-    p.records = args->schedule->records;
-    p.first = args->schedule->first;
-    p.out_rows = args->schedule->out_rows;
-    p.sums = reinterpret_cast<const int4 *>(args->schedule->sums);
-    p.members = args->schedule->members;
-    p.last_tap = args->mirrored ? f.taps - 1 : -1;
-    p.col_tiles = (f.cols + P::COLS - 1) / P::COLS;
-    p.tickets = args->tickets;
-    p.epilogue = epilogue_of(args);
-
-    box_shape box = {};
-    box.data = f.copied ? args->scratch : args->w.data;
-    box.line = B == ALONG_K ? f.padded_depth : f.cols;
-    box.lines = B == ALONG_K ? f.cols : f.depth;
-    box.slabs = f.taps;
-    box.box_line = B == ALONG_K ? p.record_bytes / f.bytes : P::line_cols;
-    box.box_lines = B == ALONG_K ? P::COLS : p.record_bytes / f.bytes;
-    box.dtype = args->x.dtype;
-    SPOPS_TRY(encode_tensor_map(ctx, box, &p.w));
-    if (!gathers) {
-        box.data = args->x.data;
-        box.line = f.depth;
-        box.stride = args->x.row_stride;
-        box.lines = args->x.rows;
-        box.slabs = 1;
-        box.box_line = 128 / f.bytes;
-        box.box_lines = SPOPS_IGEMM_GROUP_ROWS;
-        SPOPS_TRY(encode_tensor_map(ctx, box, &p.x));
-    }
-
-    int64_t blocks = (int64_t)ctx->info.num_processors * P::BLOCKS;
-    int64_t most = args->schedule->max_tiles * p.col_tiles; // blocks that have work
-    if (P::SHARES && gathers && !args->whole_sums && p.col_tiles <= blocks) {
-        p.least_share = (least_stages + p.row_stages - 1) / p.row_stages;
-        p.tile_cost = (tile_stages + p.row_stages - 1) / p.row_stages;
-        p.shares = (int)(blocks / p.col_tiles);
-        p.max_shared_tiles = (int)(blocks * max_shared_turns / p.col_tiles);
-        p.partials = reinterpret_cast<float *>(static_cast<char *>(args->scratch) +
-                                               (f.copied ? weight_copy_bytes(f) : 0));
-        const int64_t work = args->schedule->max_records + args->schedule->max_tiles * p.tile_cost;
-        most = (work + p.least_share - 1) / p.least_share * p.col_tiles;
-    }
-    *num_blocks = blocks < most ? blocks : most;
-    return SPOPS_STATUS_OK;
-}
-
 template <class P, class T>
 spops_status launch_policy8(spops_context *ctx, const spops_igemm8_args *args)
 {
@@ -277,41 +226,67 @@ spops_status launch_policy8(spops_context *ctx, const spops_igemm8_args *args)
     products.num_rows = args->num_rows;
     products.tickets = args->tickets;
     products.scratch = args->scratch;
-    int64_t blocks = 0;
-    SPOPS_TRY((fill_sm90_params<P, ALONG_K>(ctx, &products, f, &p, &blocks)));
+    int64_t blocks = 0, most = 0;
+    SPOPS_TRY((fill_sm90_params<P, ALONG_K>(ctx, &products, f, p, blocks, most)));
     p.finish = epilogue8_of(args);
     p.epilogue = p.finish.rest;
+    if (blocks > most) blocks = most;
     return launch_preparing<AFTER_PREVIOUS>(ctx, "igemm8: launch", igemm8_sm90_kernel<P, T>,
                                             dim3((unsigned)blocks), (unsigned)P::threads,
                                             (size_t)P::shared_bytes, p);
 }
 
+// Where products go on from the sums, and where they are summed apart first.
+typedef igemm8_policy<igemm_sm90_policy<64, 2, 4, 4, 2>, 0, 0, 0> igemm8_64;
+typedef igemm8_policy<igemm_sm90_policy<128, 2, 8, 6, 1>, 0, 0, 0> igemm8_128;
+typedef igemm8_policy<igemm_sm90_policy<256, 2, 4, 4, 1>, 0, 0, 0> igemm8_256;
+typedef igemm8_policy<igemm_sm90_policy<64, 2, 8, 8, 1>, 64, 1, 112> igemm8_parts_64;
+typedef igemm8_policy<igemm_sm90_policy<128, 2, 8, 6, 1>, 128, 1, 176> igemm8_parts_128;
+typedef igemm8_policy<igemm_sm90_policy<256, 2, 4, 4, 1>, 128, 1, 224> igemm8_parts_256;
+
 // f(policy) of the tile with so many columns.
-template <class T, class F> spops_status with_policy8(int columns, const F &f)
+template <class T, class F> spops_status with_policy8(int columns, bool fast, const F &f)
 {
-    constexpr bool parts = std::is_same<T, f8e4m3>::value;
-    typedef igemm8_policy<igemm_sm90_policy<64, 2, 4, 4, 2>, parts ? 32 : 0, 88> narrow;
-    typedef igemm8_policy<igemm_sm90_policy<128, 2, 8, 6, 1>, parts ? 128 : 0, 176> middle;
-    typedef igemm8_policy<igemm_sm90_policy<256, 2, 4, 4, 1>, parts ? 128 : 0, 224> wide;
+    if constexpr (std::is_same<T, f8e4m3>::value) {
+        const char *const variant = getenv("SPOPS_F8_VARIANT"); // to be measured
+        typedef igemm8_policy<igemm_sm90_policy<64, 2, 4, 4, 2>, 32, 1, 88> v64;
+        typedef igemm8_policy<igemm_sm90_policy<128, 2, 8, 6, 1>, 64, 2, 176> v128;
+        typedef igemm8_policy<igemm_sm90_policy<256, 2, 4, 4, 1>, 64, 2, 216> v256;
+        typedef igemm8_policy<igemm_sm90_policy<256, 2, 4, 4, 1>, 64, 1, 208> w256;
+        const char v = variant == nullptr ? '0' : *variant;
+        if (!fast && v == '1')
+            return columns == 64 ? f(v64()) : columns == 128 ? f(v128()) : f(v256());
+        if (!fast && v == '2' && columns == 256) return f(w256());
+        if (!fast) {
+            switch (columns) {
+            case 64: return f(igemm8_parts_64());
+            case 128: return f(igemm8_parts_128());
+            default: return f(igemm8_parts_256());
+            }
+        }
+    }
     switch (columns) {
-    case 64: return f(narrow());
-    case 128: return f(middle());
-    default: return f(wide());
+    case 64: return f(igemm8_64());
+    case 128: return f(igemm8_128());
+    default: return f(igemm8_256());
     }
 }
 
 template <class T>
 spops_status launch_igemm8_sm90(spops_context *ctx, const spops_igemm8_args *args, int columns)
 {
-    return with_policy8<T>(
-        columns, [&](auto policy) { return launch_policy8<decltype(policy), T>(ctx, args); });
+    return with_policy8<T>(columns, args->fast_sums, [&](auto policy) {
+        return launch_policy8<decltype(policy), T>(ctx, args);
+    });
 }
 
 template <class T> spops_status prepare_igemm8_sm90(spops_context *ctx, int columns)
 {
-    return with_policy8<T>(columns, [&](auto policy) {
-        return prepare_shared(ctx, "igemm8: prepare", igemm8_sm90_kernel<decltype(policy), T>);
-    });
+    for (int fast = 0; fast < 2; ++fast)
+        SPOPS_TRY(with_policy8<T>(columns, fast == 1, [&](auto policy) {
+            return prepare_shared(ctx, "igemm8: prepare", igemm8_sm90_kernel<decltype(policy), T>);
+        }));
+    return SPOPS_STATUS_OK;
 }
 
 } // namespace spops

@@ -15,11 +15,13 @@ namespace spops
 // because its sums go to L2 and back; and the epilogue of a tile takes the time of some.
 constexpr int max_shared_turns = 2, least_stages = 8, tile_stages = 8;
 
-template <class P, class T, operand B>
-spops_status launch_policy(spops_context *ctx, const spops_igemm_args *args, const weight_form &f)
+// What a kernel is told; how many blocks there may be, and how many have work at most.
+template <class P, operand B>
+spops_status fill_sm90_params(spops_context *ctx, const spops_igemm_args *args,
+                              const weight_form &f, igemm_sm90_params &p, int64_t &blocks,
+                              int64_t &most)
 {
     static_assert(P::rows == SPOPS_IGEMM_TILE_ROWS, "schedules have tiles of one size");
-    igemm_sm90_params p = {};
     const int row_bytes = f.depth * f.bytes;
     const bool gathers = args->schedule->records != nullptr; // else rows of groups
     p.gathered = static_cast<const unsigned char *>(args->x.data);
@@ -61,8 +63,8 @@ spops_status launch_policy(spops_context *ctx, const spops_igemm_args *args, con
         SPOPS_TRY(encode_tensor_map(ctx, box, &p.x));
     }
 
-    int64_t blocks = (int64_t)ctx->info.num_processors * P::BLOCKS;
-    int64_t most = args->schedule->max_tiles * p.col_tiles; // blocks that have work
+    blocks = (int64_t)ctx->info.num_processors * P::BLOCKS;
+    most = args->schedule->max_tiles * p.col_tiles;
     if (P::SHARES && gathers && !args->whole_sums && p.col_tiles <= blocks) {
         p.least_share = (least_stages + p.row_stages - 1) / p.row_stages;
         p.tile_cost = (tile_stages + p.row_stages - 1) / p.row_stages;
@@ -73,6 +75,15 @@ spops_status launch_policy(spops_context *ctx, const spops_igemm_args *args, con
         const int64_t work = args->schedule->max_records + args->schedule->max_tiles * p.tile_cost;
         most = (work + p.least_share - 1) / p.least_share * p.col_tiles;
     }
+    return SPOPS_STATUS_OK;
+}
+
+template <class P, class T, operand B>
+spops_status launch_policy(spops_context *ctx, const spops_igemm_args *args, const weight_form &f)
+{
+    igemm_sm90_params p = {};
+    int64_t blocks = 0, most = 0;
+    SPOPS_TRY((fill_sm90_params<P, B>(ctx, args, f, p, blocks, most)));
     if (blocks > most) blocks = most;
     return launch_preparing<WAITS_FOR_PREVIOUS>(ctx, "igemm: launch", igemm_sm90_kernel<P, T, B>,
                                                 dim3((unsigned)blocks), (unsigned)P::threads,

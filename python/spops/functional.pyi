@@ -284,6 +284,7 @@ def sparseconv_quantized(
     out_scale: Tensor | None = None,
     activation: str | int = 'none',
     activation_slope: float = 0.0,
+    fast_sums: bool = False,
     out: Tensor | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor: ...  # sparseconv of codes: (sum x_scale w_scales + bias) scale + shift + residual, and activation; over out_scale.
@@ -487,6 +488,7 @@ def linear_quantized(
     num_rows: Tensor | None = None,
     activation: str | int = 'none',
     activation_slope: float = 0.0,
+    fast_sums: bool = False,
     out: Tensor | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor: ...  # linear of codes: (sum x_scale w_scales + bias) scale + shift + residual, and activation; over out_scale.

@@ -282,6 +282,7 @@ def sparseconv_quantized(
     out_scale: Array | None = None,
     activation: str | int = 'none',
     activation_slope: float = 0.0,
+    fast_sums: bool = False,
     dtype: DTypeLike | None = None,
 ) -> Array: ...  # sparseconv of codes: (sum x_scale w_scales + bias) scale + shift + residual, and activation; over out_scale.
 
@@ -483,6 +484,7 @@ def linear_quantized(
     num_rows: Array | None = None,
     activation: str | int = 'none',
     activation_slope: float = 0.0,
+    fast_sums: bool = False,
     dtype: DTypeLike | None = None,
 ) -> Array: ...  # linear of codes: (sum x_scale w_scales + bias) scale + shift + residual, and activation; over out_scale.
 

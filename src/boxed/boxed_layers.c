@@ -88,7 +88,7 @@ spops_status spops_boxed_sparseconv(spops_boxed_call *b)
                                     b->matrices[OUT]);
 }
 
-// X_SCALE to OUT_SCALE are arguments 2 to 9, activation and its slope attributes 0 and 1.
+// X_SCALE to OUT_SCALE are arguments 2 to 9; activation, its slope and fast_sums attributes 0 to 2.
 static spops_quantized_layer quantized_layer_of(const spops_boxed_call *b)
 {
     spops_quantized_layer layer = spops_quantized_layer_default();
@@ -102,6 +102,7 @@ static spops_quantized_layer quantized_layer_of(const spops_boxed_call *b)
     layer.out_scale = b->args[9];
     layer.activation = (spops_activation)spops_boxed_i32(b, 0);
     layer.activation_slope = f32_attribute(b, 1);
+    layer.fast_sums = spops_boxed_i32(b, 2);
     return layer;
 }
 

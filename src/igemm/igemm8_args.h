@@ -34,6 +34,7 @@ typedef struct spops_igemm8_args {
     spops_matrix out; // [rows, C_out]; f32, f16, or dtype of x
     spops_epilogue8 epilogue;
     bool whole_sums;         // as of igemm
+    bool fast_sums;          // sums of f8e4m3 may stay in matrix units
     int32_t tile;            // of igemm, whose columns it names; 0: by the arguments
     const int32_t *num_rows; // [1] rows of out that count; NULL: all
     uint32_t *tickets;

@@ -261,7 +261,8 @@ spops_status spops_linear_execute_quantized(spops_context *ctx, spops_matrix x, 
                                 layer.out_scale,
                                 layer.num_rows,
                                 &out};
-    const spops_call_number attributes[] = {{.i = layer.activation}, {.f = layer.activation_slope}};
+    const spops_call_number attributes[] = {
+        {.i = layer.activation}, {.f = layer.activation_slope}, {.i = layer.fast_sums}};
     SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_linear_quantized, args, attributes));
     SPOPS_TRY(check_sizes(ctx, call, x, "out", out));
     SPOPS_TRY(spops_quantized_layer_check(ctx, call, 1, x, w));
@@ -278,6 +279,7 @@ spops_status spops_linear_execute_quantized(spops_context *ctx, spops_matrix x, 
                                  .w = w,
                                  .out = with_stride(out),
                                  .epilogue = spops_quantized_layer_epilogue(ctx, &layer),
+                                 .fast_sums = layer.fast_sums != 0,
                                  .num_rows = layer.num_rows,
                                  .tickets = ctx->tickets};
     product.epilogue.rest.residual = with_stride(product.epilogue.rest.residual);

@@ -21,6 +21,7 @@ spops_status spops_quantized_layer_read(spops_context *ctx, const char *call,
     SPOPS_REQUIRE(ctx, isfinite(layer->activation_slope),
                   "%s: layer->activation_slope is %g, expected a finite number", call,
                   (double)layer->activation_slope);
+    SPOPS_TRY(spops_check_flag(ctx, call, "layer->fast_sums", layer->fast_sums));
     return SPOPS_STATUS_OK;
 }
 
@@ -83,7 +84,8 @@ spops_status spops_tapconv_execute_quantized(spops_context *ctx, spops_operator_
         &x,          &w,          layer.x_scale,  layer.w_scales,       layer.bias,
         layer.scale, layer.shift, layer.residual, layer.residual_scale, layer.out_scale,
         conv,        &out};
-    const spops_call_number attributes[] = {{.i = layer.activation}, {.f = layer.activation_slope}};
+    const spops_call_number attributes[] = {
+        {.i = layer.activation}, {.f = layer.activation_slope}, {.i = layer.fast_sums}};
     SPOPS_TRY(spops_check_call(ctx, op, args, attributes));
     SPOPS_REQUIRE_SLOT(ctx, call, igemm8);
     SPOPS_REQUIRE(ctx, layer.num_rows == NULL,
@@ -104,6 +106,7 @@ spops_status spops_tapconv_execute_quantized(spops_context *ctx, spops_operator_
         .out = out,
         .epilogue = spops_quantized_layer_epilogue(ctx, &layer),
         .whole_sums = conv->crop_independent,
+        .fast_sums = layer.fast_sums != 0,
         .tile = conv->tile,
         .num_rows = conv->relation.sides[SPOPS_SIDE_TARGET].num_rows,
         .tickets = ctx->tickets,
