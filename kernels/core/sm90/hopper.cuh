@@ -138,6 +138,9 @@ enum operand { ALONG_K = 0, ACROSS_K = 1 };
 #define SPOPS_NAMES_32                                                                             \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, "   \
     "%20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define SPOPS_NAMES_48                                                                             \
+    SPOPS_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, " \
+                   "%47"
 #define SPOPS_NAMES_64                                                                             \
     SPOPS_NAMES_32 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, " \
                    "%47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "   \
@@ -150,6 +153,7 @@ enum operand { ALONG_K = 0, ACROSS_K = 1 };
                    "%119, %120, %121, %122, %123, %124, %125, %126, %127"
 #define SPOPS_SUM_32(d)  SPOPS_ACC_8(d, 0), SPOPS_ACC_8(d, 8)
 #define SPOPS_SUM_64(d)  SPOPS_ACC_32(d, 0)
+#define SPOPS_SUM_96(d)  SPOPS_ACC_32(d, 0), SPOPS_ACC_8(d, 32), SPOPS_ACC_8(d, 40)
 #define SPOPS_SUM_128(d) SPOPS_SUM_64(d), SPOPS_ACC_32(d, 32)
 #define SPOPS_SUM_256(d) SPOPS_SUM_128(d), SPOPS_ACC_32(d, 64), SPOPS_ACC_32(d, 96)
 
@@ -195,6 +199,7 @@ template <class T, int COLS, operand A, operand B> struct wgmma;
 
 SPOPS_WGMMA_COLS(32, SPOPS_NAMES_16, SPOPS_SUM_32, "%16", "%17", "%18", "%19", "%20");
 SPOPS_WGMMA_COLS(64, SPOPS_NAMES_32, SPOPS_SUM_64, "%32", "%33", "%34", "%35", "%36");
+SPOPS_WGMMA_COLS(96, SPOPS_NAMES_48, SPOPS_SUM_96, "%48", "%49", "%50", "%51", "%52");
 SPOPS_WGMMA_COLS(128, SPOPS_NAMES_64, SPOPS_SUM_128, "%64", "%65", "%66", "%67", "%68");
 SPOPS_WGMMA_COLS(256, SPOPS_NAMES_128, SPOPS_SUM_256, "%128", "%129", "%130", "%131", "%132");
 
