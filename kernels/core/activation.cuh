@@ -354,6 +354,24 @@ __device__ __forceinline__ void activate_rounded_sums(const spops_activated &a, 
     }
 }
 
+// The same of a few sums: to the bit.
+template <class T, int N>
+__device__ __forceinline__ void activate_rounded(const spops_activated &a, float (&v)[N])
+{
+    if (a.activation == SPOPS_ACTIVATION_NONE) return;
+    if (a.activation == SPOPS_ACTIVATION_GELU) {
+        activation::each<N>([&](int i) { v[i] = activation::rough_gelu<T>(v[i]); });
+    } else if (a.activation > SPOPS_ACTIVATION_LEAKY_RELU) {
+        const activation::sigmoid_form form(a.activation);
+        activation::each<N>([&](int i) { v[i] = form.rough(v[i]); });
+    } else {
+        const float slope = a.activation == SPOPS_ACTIVATION_RELU ? 0.0f : a.slope;
+        activation::each<N>([&](int i) {
+            if (v[i] < 0.0f) v[i] = slope == 0.0f ? 0.0f : v[i] * slope;
+        });
+    }
+}
+
 } // namespace spops
 
 #endif

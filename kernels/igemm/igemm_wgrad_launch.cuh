@@ -19,8 +19,11 @@ inline int32_t igemm_wgrad_tile_of(const spops_igemm_wgrad_args *args)
 
 spops_status launch_igemm_wgrad_sm90(spops_context *ctx, const spops_igemm_wgrad_args *args);
 
-// All tiles that a plan may run, of pairs or of units.
-spops_status prepare_igemm_wgrad_sm90(spops_context *ctx, bool units, int32_t forced);
+// Where the rows of a product come from: lists of pairs, units, or both matrices in order.
+enum wgrad_source { PAIRS, UNITS, ROWS };
+
+// All tiles that a plan may run, of one source.
+spops_status prepare_igemm_wgrad_sm90(spops_context *ctx, wgrad_source source, int32_t forced);
 
 // For up to so many channels of x and g.
 size_t igemm_wgrad_sm90_scratch_bytes(const spops_context *ctx, int num_taps, int64_t max_rows,

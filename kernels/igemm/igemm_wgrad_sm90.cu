@@ -16,11 +16,17 @@
 //     barrier             arrivals                  means
 //     stage full          128 copies, 1             rows and note are there
 //                         of units: 32 copies, 33   sums too
+//                         of rows: 1 + bytes
 //     stage empty         4 * GROUPS                its products have ended
+//                         with sums of g 3 more     and it has been added
 //
 // Where both rows have at most 64 bytes, a line holds the rows of 2 or 4 pairs side by side: the
 // product then has their dW on its diagonal (and products of strangers beside it), and a stage holds
 // as many more pairs.
+//
+// Where pair p is row p of both, boxes of rows come by one thread (source ROWS); the other three gather warps
+// then add the rows of g, whose sums are the gradient of a bias. Rows of the last stage that do not count
+// are cleared before they are multiplied.
 //
 // Instead of pairs there may be units, whose rows of x are sums in part: point convolutions have
 // them. A stage is a unit; its sums are added in registers, in f32 and in the order of their members,
@@ -29,18 +35,21 @@
 #include "kernels/core/launch.cuh"
 #include "kernels/igemm/igemm_epilogue.cuh"
 #include "kernels/core/sm90/pipeline.cuh"
+#include "kernels/core/sm90/tensor_map.cuh"
 #include "kernels/igemm/igemm_launch.cuh"
 #include "kernels/igemm/igemm_wgrad_launch.cuh"
 #include "kernels/core/scan.cuh"
 #include "kernels/igemm/row_sums_sm90.cuh"
+#include "spops/device/grid_dependency.cuh"
 
 namespace
 {
 
 using namespace spops;
 
-template <int COLS_, int GROUPS_, int STAGES_, int BLOCKS_, bool UNITS_> struct wgrad_policy {
-    static constexpr bool UNITS = UNITS_;
+template <int COLS_, int GROUPS_, int STAGES_, int BLOCKS_, wgrad_source SOURCE_>
+struct wgrad_policy {
+    static constexpr wgrad_source SOURCE = SOURCE_;
     static constexpr int COLS = COLS_, GROUPS = GROUPS_, STAGES = STAGES_, BLOCKS = BLOCKS_;
     static constexpr int rows = 64 * GROUPS;
     typedef warp_roles<GROUPS, 4, BLOCKS> roles;
@@ -50,10 +59,12 @@ template <int COLS_, int GROUPS_, int STAGES_, int BLOCKS_, bool UNITS_> struct 
     static constexpr int a_bytes = GROUPS * block_bytes, b_bytes = COLS / 64 * block_bytes;
     static constexpr int stage_bytes = a_bytes + b_bytes;
     static constexpr bool moves_registers = COLS == 256;
-    static constexpr int gather_registers = UNITS ? 96 : 88; // units have sums
+    static constexpr int gather_registers = SOURCE == UNITS ? 96 : 88; // units have sums
     static constexpr int multiply_registers = roles::left_to_multiply(gather_registers);
     // Diagonals of folded sums; stages; notes; barriers.
-    static constexpr int folded_bytes = GROUPS == 1 && COLS == 64 ? 64 * 32 * 4 : 0;
+    static constexpr int folded_bytes = SOURCE == ROWS ? 96 * 8 * 4 // sums of g instead
+                                        : GROUPS == 1 && COLS == 64 ? 64 * 32 * 4
+                                                                    : 0;
     static constexpr int folded_at = STAGES * stage_bytes;
     static constexpr int notes_at = folded_at + folded_bytes;
     static constexpr int barriers_at = notes_at + STAGES * 16;
@@ -68,6 +79,7 @@ struct wgrad_units {
 };
 
 struct wgrad_params {
+    CUtensorMap x_rows, g_rows; // 3D: along a row, rows, 1; of ROWS
     int num_taps;
     const int *tap_offsets, *in_rows, *out_rows; // null: pair p is row p of both
     const int *num_rows;                         // that count then; null: all
@@ -84,6 +96,9 @@ struct wgrad_params {
     spops_dtype dw_dtype;
     float *partials; // [ranges + min(ranges, num_taps)][rows][cols]
     int ranges;
+    int add_lanes;     // of wgrad_add
+    float *g_sums;     // [cols], or null
+    float *g_partials; // [ranges][cols]
 
     // Which partial is range r's of a tap: it has at most two, one of a tap that began before it,
     // one of a tap that goes on. Along the stages, r or the tap grows from each to the next.
@@ -92,6 +107,8 @@ struct wgrad_params {
         return num_taps < ranges ? r + tap : 2 * r + begins;
     }
 };
+
+constexpr int adding_warps = 3; // of g's rows
 
 enum wgrad_note : int { NOTE_LAST = 1, NOTE_STOP = 2 };
 
@@ -158,7 +175,7 @@ template <class P> struct wgrad_block {
 
     __device__ uint32_t stage(int s) const { return base + s * P::stage_bytes; }
     __device__ barrier_ring stages() const { return {base + P::barriers_at}; }
-    // {flags, tap, which partial or -1 for dW itself, -}
+    // {flags, tap, which partial or -1 for dW itself, rows of ROWS that count}
     __device__ uint32_t note(int s) const { return base + P::notes_at + s * 16; }
     __device__ float *folded() const { return reinterpret_cast<float *>(shared + P::folded_at); }
 };
@@ -196,7 +213,8 @@ struct wgrad_walk {
     __device__ int4 note(int range) const
     {
         if (!more()) return make_int4(NOTE_STOP, 0, 0, 0);
-        return make_int4(last() ? NOTE_LAST : 0, r.tap, partial(range), 0);
+        return make_int4(last() ? NOTE_LAST : 0, r.tap, partial(range),
+                         min(pairs_end - pair, p.stage_pairs));
     }
     __device__ void advance()
     {
@@ -289,6 +307,68 @@ __device__ void wgrad_gather(const wgrad_params &p, const wgrad_block<P> &block,
     }
     barrier_arrive_copies(block.stages().full(stage.at));
     copy_async_wait_all();
+}
+
+// One thread: boxes of rows.
+template <class P>
+__device__ void wgrad_load_rows(const wgrad_params &p, const wgrad_block<P> &block,
+                                const wgrad_range &range, int row_tile, int col_tile)
+{
+    ring_position<P::STAGES> stage;
+    for (wgrad_walk walk(p, range); walk.more(); walk.advance(), stage.advance()) {
+        const uint32_t full = block.stages().full(stage.at), to = block.stage(stage.at);
+        barrier_wait(block.stages().empty(stage.at), stage.empty_parity());
+        store_shared4(block.note(stage.at), walk.note(blockIdx.x));
+        barrier_arrive_expect(full, P::stage_bytes);
+        for (int i = 0; i < P::GROUPS; ++i)
+            copy_box(to + i * P::block_bytes, &p.x_rows, row_tile * P::rows + i * 64, walk.pair, 0,
+                     full);
+        for (int i = 0; i < P::COLS / 64; ++i)
+            copy_box(to + P::a_bytes + i * P::block_bytes, &p.g_rows, col_tile * P::COLS + i * 64,
+                     walk.pair, 0, full);
+    }
+    barrier_wait(block.stages().empty(stage.at), stage.empty_parity());
+    store_shared4(block.note(stage.at), make_int4(NOTE_STOP, 0, 0, 0));
+    barrier_arrive(block.stages().full(stage.at));
+}
+
+// The adding warps: sums of the range's rows of g, 8 columns a lane, lines in turn; lanes of a column are
+// added in order.
+template <class P, class T>
+__device__ void wgrad_add_rows(const wgrad_params &p, const wgrad_block<P> &block, int col_tile,
+                               int t)
+{
+    constexpr int pieces = P::COLS / 8, threads = 32 * adding_warps, own = threads / pieces;
+    const int piece = t % pieces, first = t / pieces;
+    ring_position<P::STAGES> stage;
+    float sum[8] = {};
+    int flags = 0, partial = 0;
+
+    for (;;) {
+        barrier_wait(block.stages().full(stage.at), stage.full_parity());
+        const int4 note = load_shared4<int4>(block.note(stage.at));
+        if (note.x & NOTE_STOP) break;
+        partial = note.z;
+        const uint32_t g = block.stage(stage.at) + P::a_bytes + piece / 8 * P::block_bytes;
+#pragma unroll 4
+        for (int line = first; line < note.w; line += own)
+            add_numbers<T>(sum, load_shared4<uint4>(g + swizzled(line, piece % 8)));
+        flags = 1;
+        release_slot(block.stages().empty(stage.at), t % 32);
+        stage.advance();
+    }
+    float *const shared = block.folded() + t * 8;
+#pragma unroll
+    for (int i = 0; i < 8; ++i)
+        shared[i] = sum[i];
+    named_barrier_wait<threads>(3);
+    float *const to = partial < 0 ? p.g_sums : p.g_partials + (int64_t)blockIdx.x * p.cols;
+    for (int c = t; c < P::COLS; c += threads) {
+        float all = 0.0f;
+        for (int k = 0; k < own; ++k)
+            all += block.folded()[(k * pieces + c / 8) * 8 + c % 8];
+        if (flags != 0 && col_tile * P::COLS + c < p.cols) to[col_tile * P::COLS + c] = all;
+    }
 }
 
 // What a gather warp knows of a unit before it gathers it.
@@ -477,6 +557,21 @@ __device__ void wgrad_store_folded(const wgrad_params &p, float (&sum)[32], floa
     }
 }
 
+// The lines of a stage after those that count: whatever rows hold there must not be multiplied, by 0 either.
+// A group clears its own of A and every so many-th 64 columns of B.
+template <class P> __device__ void wgrad_clear(uint32_t a, uint32_t b, int rows, int group, int t)
+{
+    for (int i = t; i < (P::depth - rows) * 8; i += 128) {
+        const uint32_t at =
+            (rows * 8 + i) * 16; // of whole lines, so that pieces may lie as they like
+        store_shared4(a + at, make_int4(0, 0, 0, 0));
+        for (int j = group; j < P::COLS / 64; j += P::GROUPS)
+            store_shared4(b + j * P::block_bytes + at, make_int4(0, 0, 0, 0));
+    }
+    fence_for_wgmma();
+    named_barrier_wait<128 * P::GROUPS>(2);
+}
+
 template <class P, class T>
 __device__ void wgrad_multiply(const wgrad_params &p, const wgrad_block<P> &block, int row_tile,
                                int col_tile, int group, int t)
@@ -498,6 +593,10 @@ __device__ void wgrad_multiply(const wgrad_params &p, const wgrad_block<P> &bloc
             if (flags & NOTE_STOP) return;
             const uint32_t a = block.stage(stage.at) + group * P::block_bytes;
             const uint32_t b = block.stage(stage.at) + P::a_bytes;
+            if constexpr (P::SOURCE == ROWS) {
+                const int rows = __shfl_sync(~0u, note.w, 0);
+                if (rows < P::depth) wgrad_clear<P>(a, b, rows, group, t);
+            }
             fence_for_wgmma();
             wgmma_fence();
 #pragma unroll
@@ -520,7 +619,7 @@ __device__ void wgrad_multiply(const wgrad_params &p, const wgrad_block<P> &bloc
             const int64_t bytes = dtype == SPOPS_DTYPE_F32 ? 4 : 2;
             to = static_cast<char *>(p.dw) + tap * tap_numbers * bytes;
         }
-        if constexpr (P::folded_bytes > 0) {
+        if constexpr (P::SOURCE == PAIRS && P::folded_bytes > 0) {
             if (p.fold > 1) {
                 wgrad_store_folded(p, sum, block.folded(), to, dtype, t);
                 continue;
@@ -546,9 +645,13 @@ __global__ void __launch_bounds__(P::threads, P::BLOCKS)
     block.base = aligned_shared(unaligned);
     block.shared = unaligned + (block.base - shared_address(unaligned));
     if (threadIdx.x == 0) {
-        block.stages().init(P::STAGES, P::UNITS ? 65 : 129, 4 * P::GROUPS);
+        const int filling = P::SOURCE == PAIRS ? 129 : P::SOURCE == UNITS ? 65 : 1;
+        const bool adds = P::SOURCE == ROWS && p.g_sums != nullptr && blockIdx.y < p.col_tiles;
+        block.stages().init(P::STAGES, filling, 4 * P::GROUPS + (adds ? adding_warps : 0));
         barrier_init_done();
     }
+    grid_dependency_wait();
+    grid_launch_dependents();
     const wgrad_range range = find_range(p, blockIdx.x);
     __syncthreads();
 
@@ -558,7 +661,12 @@ __global__ void __launch_bounds__(P::threads, P::BLOCKS)
             wgrad_multiply<P, T>(p, block, row_tile, col_tile, warp / 4, threadIdx.x % 128);
         },
         [&](int warp) {
-            if constexpr (P::UNITS)
+            if constexpr (P::SOURCE == ROWS) {
+                if (warp == adding_warps && threadIdx.x % 32 == 0)
+                    wgrad_load_rows<P>(p, block, range, row_tile, col_tile);
+                if (warp < adding_warps && p.g_sums != nullptr && row_tile == 0)
+                    wgrad_add_rows<P, T>(p, block, col_tile, threadIdx.x % 128);
+            } else if constexpr (P::SOURCE == UNITS)
                 wgrad_gather_units<P, T>(p, block, range, row_tile, col_tile, warp,
                                          threadIdx.x % 32);
             else
@@ -570,23 +678,64 @@ __global__ void __launch_bounds__(P::threads, P::BLOCKS)
 
 constexpr int add_threads = 256;
 
-// dW of the taps that no range has alone: what the ranges have of them, in order; empty taps are
-// zero. A row of blocks for each tap.
+__device__ __forceinline__ void store_numbers(void *to, spops_dtype dtype, int64_t at, float4 v)
+{
+    store_number(to, dtype, at, v.x);
+    store_number(to, dtype, at + 1, v.y);
+    store_number(to, dtype, at + 2, v.z);
+    store_number(to, dtype, at + 3, v.w);
+}
+
+// dW of the taps that no range has alone: what the ranges have of them; empty taps are zero. A row of blocks
+// for each tap. A thread has four numbers; `add_lanes` of them, one of whom adds every so many-th range,
+// are added in halves, which depends on no more than the cut into ranges does.
 __global__ void __launch_bounds__(add_threads) wgrad_add(const __grid_constant__ wgrad_params p)
 {
+    __shared__ float4 sums[add_threads];
+    const int wide = add_threads / p.add_lanes, at = threadIdx.x % wide, lane = threadIdx.x / wide;
+    const int64_t numbers = (int64_t)p.rows * p.cols / 4; // columns come in eights
+    const int64_t all = numbers + (p.g_sums != nullptr ? p.cols / 4 : 0);
+    grid_dependency_wait();
+    grid_launch_dependents();
     for (int tap = blockIdx.y; tap < p.num_taps; tap += gridDim.y) {
         const int total = stages_of_taps(p, 0, p.num_taps);
         const int share = max((total + p.ranges - 1) / p.ranges, 1);
         const int begin = stages_of_taps(p, 0, tap), end = begin + stages_of_tap(p, tap);
         const int first = begin / share, last = end > begin ? (end - 1) / share : first - 1;
         if (first == last) continue;
-        const int64_t numbers = (int64_t)p.rows * p.cols;
-        for (int64_t i = (int64_t)blockIdx.x * add_threads + threadIdx.x; i < numbers;
-             i += (int64_t)gridDim.x * add_threads) {
-            float sum = 0.0f;
-            for (int r = first; r <= last; ++r)
-                sum += p.partials[p.partial(r, tap, r == first) * numbers + i];
-            store_number(p.dw, p.dw_dtype, tap * numbers + i, sum);
+        for (int64_t from = (int64_t)blockIdx.x * wide; from < all;
+             from += (int64_t)gridDim.x * wide) {
+            const int64_t i = from + at, past = i - numbers; // of dW, then of sums of g
+            const float4 *const parts = reinterpret_cast<const float4 *>(p.partials) + i;
+            const float4 *const g_parts = reinterpret_cast<const float4 *>(p.g_partials) + past;
+            float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll 8
+            for (int r = first + lane; r <= last; r += p.add_lanes) {
+                float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+                if (i < all)
+                    v = __ldcg(past < 0 ? parts + p.partial(r, tap, r == first) * numbers
+                                        : g_parts + (int64_t)r * (p.cols / 4));
+                sum.x += v.x;
+                sum.y += v.y;
+                sum.z += v.z;
+                sum.w += v.w;
+            }
+            for (int half = p.add_lanes / 2; half > 0; half /= 2) {
+                sums[threadIdx.x] = sum;
+                __syncthreads();
+                if (lane < half) {
+                    const float4 v = sums[threadIdx.x + half * wide];
+                    sum.x += v.x;
+                    sum.y += v.y;
+                    sum.z += v.z;
+                    sum.w += v.w;
+                }
+                __syncthreads();
+            }
+            if (lane == 0 && past < 0)
+                store_numbers(p.dw, p.dw_dtype, (tap * numbers + i) * 4, sum);
+            else if (lane == 0 && i < all)
+                store_numbers(p.g_sums, SPOPS_DTYPE_F32, past * 4, sum);
         }
     }
 }
@@ -608,6 +757,32 @@ template <class P> wgrad_grid grid_of(const spops_context *ctx, const spops_igem
     return g;
 }
 
+// Boxes of 64 rows by 64 channels.
+spops_status encode_rows(spops_context *ctx, const spops_matrix &m, int64_t rows, CUtensorMap *map)
+{
+    box_shape box = {};
+    box.data = m.data;
+    box.line = m.cols;
+    box.stride = m.row_stride;
+    box.lines = rows;
+    box.slabs = 1;
+    box.box_line = 64;
+    box.box_lines = 64;
+    box.dtype = m.dtype;
+    return encode_tensor_map(ctx, box, map);
+}
+
+// Ranges are as many as blocks fit, so a partial for each is so many tiles, or dW of a tap where that
+// is more; beside it there are at most as many, and no more than taps.
+template <class P>
+int64_t partial_numbers(const spops_context *ctx, int num_taps, int64_t rows, int64_t cols)
+{
+    const int64_t tiles = (int64_t)ctx->info.num_processors * P::BLOCKS * P::rows * P::COLS;
+    const int64_t of_tap = rows * cols, of_ranges = tiles > of_tap ? tiles : of_tap;
+    const bool few_taps = of_tap <= of_ranges / (num_taps + 1);
+    return of_ranges + (few_taps ? num_taps * of_tap : of_ranges);
+}
+
 template <class P, class T>
 spops_status launch_policy(spops_context *ctx, const spops_igemm_wgrad_args *args)
 {
@@ -615,7 +790,7 @@ spops_status launch_policy(spops_context *ctx, const spops_igemm_wgrad_args *arg
     wgrad_params p = {};
     p.num_taps = args->num_taps;
     p.tap_offsets = args->tap_offsets;
-    if (P::UNITS) {
+    if (P::SOURCE == UNITS) {
         const spops_igemm_schedule *s = args->units;
         p.units = {s->units, s->records, s->out_rows, s->members,
                    reinterpret_cast<const int4 *>(s->sums)};
@@ -634,22 +809,34 @@ spops_status launch_policy(spops_context *ctx, const spops_igemm_wgrad_args *arg
     p.x_bytes = p.rows * 2;
     p.g_bytes = p.cols * 2;
     const int widest = p.rows > p.cols ? p.rows : p.cols;
-    p.fold = P::UNITS || P::folded_bytes == 0 || widest > 32 ? 1 : widest > 16 ? 2 : 4;
-    p.stage_pairs = P::UNITS ? 1 : 64 * p.fold;
+    const bool folds = P::SOURCE == PAIRS && P::folded_bytes > 0;
+    p.fold = !folds || widest > 32 ? 1 : widest > 16 ? 2 : 4;
+    p.stage_pairs = P::SOURCE == UNITS ? 1 : 64 * p.fold;
+    if (P::SOURCE == ROWS) {
+        SPOPS_TRY(encode_rows(ctx, args->x, args->max_pairs, &p.x_rows));
+        SPOPS_TRY(encode_rows(ctx, args->g, args->max_pairs, &p.g_rows));
+        p.g_sums = args->g_sums;
+    }
     p.col_tiles = grid.col_tiles;
     p.dw = args->dw.data;
     p.dw_dtype = args->dw.dtype;
     p.partials = static_cast<float *>(args->scratch);
     p.ranges = grid.ranges;
-    SPOPS_TRY(launch_preparing<AFTER_PREVIOUS>(
+    p.g_partials = p.partials + partial_numbers<P>(ctx, p.num_taps, p.rows, p.cols);
+    // Eight ranges a lane.
+    p.add_lanes = 1;
+    while (p.add_lanes < 32 && 8 * p.add_lanes * p.num_taps < p.ranges)
+        p.add_lanes *= 2;
+    SPOPS_TRY(launch_preparing<WAITS_FOR_PREVIOUS>(
         ctx, "igemm_wgrad: launch", wgrad_kernel<P, T>,
         dim3((unsigned)grid.ranges, (unsigned)(grid.row_tiles * grid.col_tiles)),
         (unsigned)P::threads, (size_t)P::shared_bytes, p));
-    const int64_t numbers = args->x.cols * args->g.cols;
-    const unsigned across = (unsigned)((numbers + add_threads - 1) / add_threads);
+    const int64_t wide = 4 * (add_threads / p.add_lanes);
+    const int64_t across = ((args->x.cols + 1) * args->g.cols + wide - 1) / wide;
     const unsigned taps = (unsigned)(args->num_taps < 65535 ? args->num_taps : 65535);
-    return launch(ctx, "igemm_wgrad: launch", wgrad_add, dim3(across < 256 ? across : 256, taps),
-                  (unsigned)add_threads, p);
+    return launch<WAITS_FOR_PREVIOUS>(ctx, "igemm_wgrad: launch", wgrad_add,
+                                      dim3((unsigned)(across < 1024 ? across : 1024), taps),
+                                      (unsigned)add_threads, p);
 }
 
 template <class P> spops_status launch_dtype(spops_context *ctx, const spops_igemm_wgrad_args *args)
@@ -665,15 +852,12 @@ template <class P> spops_status prepare_policy(spops_context *ctx)
     return prepare_shared(ctx, what, wgrad_kernel<P, __nv_bfloat16>);
 }
 
-// Ranges are as many as blocks fit, so a partial for each is so many tiles, or dW of a tap where that
-// is more; beside it there are at most as many, and no more than taps.
+// Partials, and sums of g of as many ranges.
 template <class P>
 int64_t scratch_numbers(const spops_context *ctx, int num_taps, int64_t rows, int64_t cols)
 {
-    const int64_t tiles = (int64_t)ctx->info.num_processors * P::BLOCKS * P::rows * P::COLS;
-    const int64_t of_tap = rows * cols, of_ranges = tiles > of_tap ? tiles : of_tap;
-    const bool few_taps = of_tap <= of_ranges / (num_taps + 1);
-    return of_ranges + (few_taps ? num_taps * of_tap : of_ranges);
+    const int64_t lines = (int64_t)ctx->info.num_processors * P::BLOCKS * P::COLS;
+    return partial_numbers<P>(ctx, num_taps, rows, cols) + (lines > cols ? lines : cols);
 }
 
 } // namespace
@@ -683,18 +867,26 @@ spops_status spops::launch_igemm_wgrad_sm90(spops_context *ctx, const spops_igem
     const int32_t tile = igemm_wgrad_tile_of(args);
     switch (tile) {
 #define SPOPS_TILE(number, units, max_x, max_g, ...)                                               \
-    case number: return launch_dtype<wgrad_policy<__VA_ARGS__, units != 0>>(ctx, args);
+    case number:                                                                                   \
+        return !units && args->in_rows == nullptr                                                  \
+                   ? launch_dtype<wgrad_policy<__VA_ARGS__, ROWS>>(ctx, args)                      \
+                   : launch_dtype<wgrad_policy<__VA_ARGS__, units ? UNITS : PAIRS>>(ctx, args);
         SPOPS_IGEMM_WGRAD_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
     default: return no_igemm_tile(ctx, tile);
     }
 }
 
-spops_status spops::prepare_igemm_wgrad_sm90(spops_context *ctx, bool of_units, int32_t forced)
+spops_status spops::prepare_igemm_wgrad_sm90(spops_context *ctx, wgrad_source source,
+                                             int32_t forced)
 {
 #define SPOPS_TILE(number, units, max_x, max_g, ...)                                               \
-    if (of_units == units && spops_igemm_leaves(forced, number))                                   \
-        SPOPS_TRY((prepare_policy<wgrad_policy<__VA_ARGS__, units != 0>>(ctx)));
+    if ((source == UNITS) == (units != 0) && spops_igemm_leaves(forced, number)) {                 \
+        if (source == ROWS)                                                                        \
+            SPOPS_TRY((prepare_policy<wgrad_policy<__VA_ARGS__, units ? UNITS : ROWS>>(ctx)));     \
+        else                                                                                       \
+            SPOPS_TRY((prepare_policy<wgrad_policy<__VA_ARGS__, units ? UNITS : PAIRS>>(ctx)));    \
+    }
     SPOPS_IGEMM_WGRAD_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
     return SPOPS_STATUS_OK;
@@ -709,7 +901,7 @@ size_t spops::igemm_wgrad_sm90_scratch_bytes(const spops_context *ctx, int num_t
 #define SPOPS_TILE(number, units, max_x, max_g, ...)                                               \
     rows = number != forced && max_rows > max_x ? max_x : max_rows;                                \
     cols = number != forced && max_cols > max_g ? max_g : max_cols;                                \
-    own = scratch_numbers<wgrad_policy<__VA_ARGS__, false>>(ctx, num_taps, rows, cols);            \
+    own = scratch_numbers<wgrad_policy<__VA_ARGS__, PAIRS>>(ctx, num_taps, rows, cols);            \
     if (own > numbers &&                                                                           \
         (number == forced || spops_igemm_wgrad_tile(false, rows, cols) == number))                 \
         numbers = own;

@@ -78,11 +78,12 @@ typedef struct spops_igemm_scratch_args {
 
 // Which kernels a plan runs.
 typedef struct spops_igemm_prepare_args {
-    bool products;  // igemm, of schedules that add no rows
-    bool adds;      // igemm, of those that do
-    bool gradients; // igemm_wgrad, of pairs
-    bool units;     // igemm_wgrad, of units
-    int32_t tile;   // the one alone of those like it; 0: all
+    bool products;      // igemm, of schedules that add no rows
+    bool adds;          // igemm, of those that do
+    bool gradients;     // igemm_wgrad, of pairs
+    bool units;         // igemm_wgrad, of units
+    bool row_gradients; // igemm_wgrad, without lists
+    int32_t tile;       // the one alone of those like it; 0: all
 } spops_igemm_prepare_args;
 
 // A schedule from the table, masks and order of a kernel map's side.
@@ -148,8 +149,9 @@ typedef struct spops_igemm_wgrad_args {
     const spops_igemm_schedule *units; // has them; instead of the five above. NULL: pairs
     spops_matrix x, g;                 // [rows, C_in], [rows, C_out]: f16 or bf16, both alike
     spops_matrix dw;                   // [num_taps * C_in, C_out], dense: f32, or dtype of x
-    int32_t tile;                      // likewise; 0, or one of products: by the arguments
-    void *scratch;                     // igemm_scratch_bytes
+    float *g_sums; // [C_out] sums of the rows of g that count, without lists; NULL: none
+    int32_t tile;  // likewise; 0, or one of products: by the arguments
+    void *scratch; // igemm_scratch_bytes
 } spops_igemm_wgrad_args;
 
 #ifdef __cplusplus

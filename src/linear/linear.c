@@ -58,7 +58,7 @@ spops_status spops_linear_reserve(spops_context *ctx, int64_t max_rows, int64_t 
                                   int64_t max_out_channels, int32_t backward)
 {
     static const char call[] = "linear_reserve";
-    const spops_igemm_prepare_args kernels = {.products = true, .gradients = backward != 0};
+    const spops_igemm_prepare_args kernels = {.products = true, .row_gradients = backward != 0};
 
     SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_check_not_capturing(ctx, call));
@@ -288,10 +288,11 @@ spops_status spops_linear_execute_quantized(spops_context *ctx, spops_matrix x, 
 
 // ---- Gradients ----------------------------------------------------------------------------------
 
-// out = x^T g: the gradient of w, or of w as it is stored transposed.
+// out = x^T g: the gradient of w, or of w as it is stored transposed. Where *g_sums is not NULL, sums of g's rows
+// may come with it: then it becomes NULL.
 static spops_status sum_outer_products(spops_context *ctx, spops_matrix x, spops_matrix g,
                                        const spops_conv_layer *layer, spops_matrix out,
-                                       void *scratch)
+                                       void **g_sums, void *scratch)
 {
     const spops_row_pieces pieces = spops_row_pieces_of(x.rows, out.rows * out.cols);
     const spops_igemm_wgrad_args units = {.num_taps = 1,
@@ -300,6 +301,7 @@ static spops_status sum_outer_products(spops_context *ctx, spops_matrix x, spops
                                           .x = x,
                                           .g = g,
                                           .dw = out,
+                                          .g_sums = (float *)*g_sums,
                                           .scratch = scratch};
     const spops_matmul_args product = {.library = ctx->matmul,
                                        .batches = 1,
@@ -316,8 +318,10 @@ static spops_status sum_outer_products(spops_context *ctx, spops_matrix x, spops
                                         layer->math, pieces.rows, pieces.num, scratch};
 
     if (x.rows > 0 && x.rows < MAX_UNIT_ROWS && has_igemm(ctx) && is_dense(out) &&
-        ctx->backend->igemm_wgrad_fits(ctx, &units))
+        ctx->backend->igemm_wgrad_fits(ctx, &units)) {
+        *g_sums = NULL;
         return ctx->backend->igemm_wgrad(ctx, &units);
+    }
     if (x.rows > 0 && x.dtype == SPOPS_DTYPE_F32 && layer->math == SPOPS_MATH_EXACT &&
         by_library(ctx, x, g, out, layer->num_rows))
         return ctx->backend->matmul(ctx, &product);
@@ -355,8 +359,9 @@ spops_status spops_linear_execute_backward(spops_context *ctx, spops_matrix grad
     }
     if (grad_w != NULL) {
         const bool turned = layer.w_transposed == 1;
+        void *none = NULL;
         SPOPS_TRY(sum_outer_products(ctx, turned ? grad_sum : x, turned ? x : grad_sum, &layer,
-                                     with_stride(*grad_w), scratch));
+                                     with_stride(*grad_w), turned ? &none : &grad_bias, scratch));
     }
     if (grad_bias != NULL) {
         const spops_row_pieces pieces = spops_row_pieces_of(x.rows, grad_sum.cols);
