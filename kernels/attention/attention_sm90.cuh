@@ -216,27 +216,53 @@ __device__ __forceinline__ void name_rows(int (&rows)[(COUNT + 31) / 32], const 
     }
 }
 
+// Rows of a part's queries and of its first keys, as lanes name them.
+template <class P> struct attention_rows_of_part {
+    static constexpr int q_share = P::queries / P::gather_warps,
+                         k_share = P::KEYS / P::gather_warps;
+    attention_part part;
+    const int *k_list;
+    int q[(q_share + 31) / 32], k[(k_share + 31) / 32];
+
+    // The next part that has keys. Where its list begins is loaded, and not waited for.
+    __device__ __forceinline__ bool take(attention_walk<P> &walk)
+    {
+        bool more;
+        do
+            more = walk.take(part);
+        while (more && part.tile.w == 0);
+        if (more) k_list = walk.p.k_rows + __ldg(walk.p.k_offsets + part.tile.x);
+        return more;
+    }
+
+    __device__ __forceinline__ void name(const attention_params &p, int warp, int lane)
+    {
+        name_rows<q_share>(q, p.q_rows + part.tile.y, warp * q_share, part.tile.z, lane);
+        name_rows<k_share>(k, k_list, warp * k_share, part.tile.w, lane);
+    }
+};
+
 template <class P>
 __device__ void attention_gather(const attention_params &p, const attention_sm90_block<P> &block,
                                  int warp, int lane)
 {
-    constexpr int q_share = P::queries / P::gather_warps, k_share = P::KEYS / P::gather_warps;
+    typedef attention_rows_of_part<P> rows_of_part;
+    constexpr int q_share = rows_of_part::q_share, k_share = rows_of_part::k_share;
     ring_position<P::STAGES> stage;
     ring_position<P::Q_BUFFERS> q;
     attention_walk<P> walk(p);
-    for (attention_part part; walk.take(part);) {
-        const int4 &tile = part.tile;
-        if (tile.w == 0) continue;
-        const int bytes = min(P::LINE_HEADS, p.heads - part.head) * P::DIM * 2;
-        const int kv_head = P::LINE_HEADS == 1 ? part.head / p.group : part.head;
-        const int *const k_list = p.k_rows + __ldg(p.k_offsets + tile.x);
-        int q_rows[(q_share + 31) / 32], k_rows[(k_share + 31) / 32];
-        name_rows<q_share>(q_rows, p.q_rows + tile.y, warp * q_share, tile.z, lane);
-        name_rows<k_share>(k_rows, k_list, warp * k_share, tile.w, lane);
+    rows_of_part next;
+    bool more = next.take(walk);
+    if (more) next.name(p, warp, lane);
+    while (more) {
+        rows_of_part now = next;
+        const int keys = now.part.tile.w;
+        const int bytes = min(P::LINE_HEADS, p.heads - now.part.head) * P::DIM * 2;
+        const int kv_head = P::LINE_HEADS == 1 ? now.part.head / p.group : now.part.head;
         barrier_wait(block.q_empty(q.at), q.empty_parity());
         gather_rows<q_share, P::CHUNKS>(block.q(q.at), warp * q_share, P::queries,
-                                        p.q.of_head(part.head), (uint32_t)p.q.row, bytes, q_rows,
-                                        tile.z - warp * q_share, lane);
+                                        p.q.of_head(now.part.head), (uint32_t)p.q.row, bytes, now.q,
+                                        now.part.tile.z - warp * q_share, lane);
         q.advance();
         // A slot, of k (0) or of v (1), whose rows are those that lanes name.
         const auto copy = [&](const ring_position<P::STAGES> &to, int which,
@@ -249,19 +275,21 @@ __device__ void attention_gather(const attention_params &p, const attention_sm90
                                             left, lane);
             barrier_arrive_copies(block.full(slot)); // also for the queries
         };
-        for (int key = 0; key < tile.w; key += P::KEYS) {
-            const int left = tile.w - key - warp * k_share;
-            int now[(k_share + 31) / 32];
+        for (int key = 0; key < keys; key += P::KEYS) {
+            const int left = keys - key - warp * k_share;
+            int rows[(k_share + 31) / 32];
 #pragma unroll
             for (int i = 0; i < (k_share + 31) / 32; ++i)
-                now[i] = k_rows[i];
-            name_rows<k_share>(k_rows, k_list, key + P::KEYS + warp * k_share, tile.w, lane);
+                rows[i] = now.k[i];
+            name_rows<k_share>(now.k, now.k_list, key + P::KEYS + warp * k_share, keys, lane);
             ring_position<P::STAGES> after = stage;
             after.advance();
-            if (!P::KEYS_AHEAD || key == 0) copy(stage, 0, p.k, now, left);
-            if (P::KEYS_AHEAD && key + P::KEYS < tile.w)
-                copy(after, 0, p.k, k_rows, left - P::KEYS);
-            copy(stage, 1, p.v, now, left);
+            if (!P::KEYS_AHEAD || key == 0) copy(stage, 0, p.k, rows, left);
+            // What the next part needs is loaded beside the copies of this one.
+            if (key == 0) more = next.take(walk);
+            if (P::KEYS_AHEAD && key + P::KEYS < keys) copy(after, 0, p.k, now.k, left - P::KEYS);
+            copy(stage, 1, p.v, rows, left);
+            if (key == 0 && more) next.name(p, warp, lane);
             stage = after;
         }
     }
