@@ -12,7 +12,7 @@
 //                         beside the values. Warpgroups begin products one after the other
 //
 // Steps of a part follow those of the part before as its own do: scores of the next part's first step begin
-// beside the last values of this one, and rows of o are stored while products of the other half, or the
+// beside the last values of this one, and rows of o are stored while products of the next part, or of the
 // other warpgroup, run.
 #ifndef SPOPS_KERNELS_ATTENTION_ATTENTION_SM90_ATTEND_CUH
 #define SPOPS_KERNELS_ATTENTION_ATTENTION_SM90_ATTEND_CUH
@@ -308,8 +308,7 @@ template <class P, class T> struct attention_halves : attention_warpgroup<P, T> 
     }
 
     // The steps of a stage, HEADS of them, and scores of the next one. Scores of a and b are there, and
-    // weights of a. first: of the part; b of the part before is then stored. AFTER is OF_PART, but in the
-    // part's last stage.
+    // weights of a. first: of the part. AFTER is OF_PART, but in the part's last stage, which stores rows.
     template <int HEADS, attention_scores AFTER>
     __device__ __forceinline__ void attend_stage(const attention_part &part, int left, bool first,
                                                  const attention_part &next)
@@ -332,10 +331,6 @@ template <class P, class T> struct attention_halves : attention_warpgroup<P, T> 
                 begin_products<none>(a, h, at, from, 0, 0, 0);
             else
                 begin_products<more>(a, h, at, from, next_head, next_at, then_from);
-            if (h == 0 && first) {
-                this->store(b, true);
-                this->clear(b, 1, part);
-            }
             make_weights(b, h, left, first);
             wgmma_wait<0>();
             pin_registers(a.o[h]);
@@ -365,6 +360,8 @@ template <class P, class T> struct attention_halves : attention_warpgroup<P, T> 
         }
         this->release(block.empty(2 * at + 1));
         stage = after;
+        if (AFTER != OF_PART) this->store(b, true);
+        if (AFTER == OF_NEXT) this->clear(b, 1, next);
     }
 
     // A part, whose first scores are there, and weights of a, until the same is true of the next one. False:
@@ -391,8 +388,7 @@ template <class P, class T> struct attention_halves : attention_warpgroup<P, T> 
     {
         const int at = this->uniform(stage.at), from = this->head_of_line(part);
         this->clear(a, 0, part);
-        b.heads = 0; // nothing to store
-        b.out_row[0] = b.out_row[1] = -1;
+        this->clear(b, 1, part);
         this->wait_slot(2 * at, stage.full_parity());
         fence_for_wgmma();
         this->load_queries(a, 0, part);
@@ -420,7 +416,6 @@ template <class P, class T> struct attention_halves : attention_warpgroup<P, T> 
         begin(part);
         while (P::SPLIT && part.pair >= 0 ? attend<1>(walk, part) : attend<P::HEADS>(walk, part))
             ;
-        this->store(b, true);
     }
 };
 
