@@ -950,9 +950,10 @@ static void draw_gradient(const attention_case *c, test_rng *rng, test_operator 
 static void draw_outputs(const attention_case *c, bool aligned, test_rng *rng, test_operator *op)
 {
     const int64_t rows = c->lists.num_rows, cols = cols_of(c);
-    op->out[OUT_O] =
-        test_view(test_output("o", rows, cols, c->dtype, CHECK_BOUND),
-                  aligned ? 0 : test_rng_below(rng, 9), aligned ? 0 : test_rng_below(rng, 2));
+    // Rows of o may be words where those of q, k and v are pieces of 16 bytes.
+    const int64_t padding = aligned ? 2 * test_rng_below(rng, 2) : test_rng_below(rng, 9);
+    op->out[OUT_O] = test_view(test_output("o", rows, cols, c->dtype, CHECK_BOUND), padding,
+                               aligned ? 0 : test_rng_below(rng, 2));
     if (test_rng_below(rng, 4) != 0)
         op->out[OUT_LSE] =
             test_output("lse", rows, c->shape->heads, test_sum_dtype(c->dtype), CHECK_BOUND);
@@ -1110,6 +1111,50 @@ ParameterizedTest(struct case_param *p, attention, small, .timeout = 600)
         check_case(&d, &small_shapes[i], NULL, false, (spops_dtype)p->dtype, ++stream);
         check_case(&d, &small_shapes[i], NULL, true, (spops_dtype)p->dtype, ++stream);
     }
+    test_close(&d);
+}
+
+// More tiles times heads than a device has blocks, so that a block goes from one to the next: of queries
+// without keys, of other patches, of lines with fewer heads.
+static const attention_shape many_shapes[] = {
+    {"224 x 16", TALL_SIZES, 224, 16, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"227 x 16", TALL_SIZES, 227, 16, LISTS_CROSS, SEPARATE, ROTARY_NONE, 0, -1, ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"181 x 32", TALL_SIZES, 181, 32, LISTS_CROSS, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"120 x 48", SOME_SIZES, 120, 48, LISTS_CROSS, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"120 x 48, tall", TALL_SIZES, 120, 48, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"120 x 64", TILE_SIZES, 120, 64, LISTS_CROSS, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"120 x 64, small", SOME_SIZES, 120, 64, LISTS_CROSS, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"80 x 96", TALL_SIZES, 80, 96, LISTS_CROSS, SEPARATE, ROTARY_NONE, 0, -1, ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"80 of 40 x 128", TALL_SIZES, 80, 128, LISTS_CROSS, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM,
+     40, 0, NORM_NONE},
+    {"80 x 128, steep", TALL_SIZES, 80, 128, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_STEEP,
+     PLAIN_HEADS},
+    {"80 x 256", TALL_SIZES, 80, 256, LISTS_CROSS, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM,
+     PLAIN_HEADS},
+};
+enum { NUM_MANY_SHAPES = sizeof many_shapes / sizeof *many_shapes };
+
+ParameterizedTestParameters(attention, many_tiles_of_a_block)
+{
+    static struct case_param params[] = {{SPOPS_BACKEND_CUDA, LAUNCH_DEFAULT, SPOPS_DTYPE_F16, 0},
+                                         {SPOPS_BACKEND_CUDA, LAUNCH_DEFAULT, SPOPS_DTYPE_BF16, 0}};
+    return tested_here(cr_make_param_array(struct case_param, params, 2));
+}
+ParameterizedTest(struct case_param *p, attention, many_tiles_of_a_block, .timeout = 600)
+{
+    uint64_t stream = (case_number(p) << 32) + 9000;
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    for (int i = 0; i < NUM_MANY_SHAPES; ++i)
+        check_case(&d, &many_shapes[i], NULL, false, (spops_dtype)p->dtype, ++stream);
     test_close(&d);
 }
 

@@ -82,6 +82,7 @@ template <class T> spops_status attend(spops_context *ctx, const spops_attention
     p.bias = args->bias;
     p.wide = p.dim * (int)sizeof(T) % 16 == 0 && is_aligned(p.q, 16) && is_aligned(p.k, 16) &&
              is_aligned(p.v, 16);
+    p.wide_o = is_aligned(p.o, 16);
 
     const int32_t tile = tile_of<T>(ctx, &sizes, sm90_takes(p));
     if (tile == 0) return no_attention_tile(ctx, "attention_execute", args->tile);

@@ -38,6 +38,7 @@ struct attention_params {
     float scale; // times log2(e): exponentials are powers of 2
     bool wide;   // rows of all heads of q, k and v are whole pieces of 16 bytes, from 16 bytes on
     bool pairs;  // 2 numbers of o at a time
+    bool wide_o; // the same of o as of q, k and v
     spops_attention_bias_args bias;
 };
 

@@ -13,7 +13,7 @@ struct sm90_kernel {
     void (*run)(attention_params);
     unsigned threads;
     size_t shared_bytes;
-    int heads, tiles; // of an item
+    int heads, tiles; // of an item, the smallest that there are
     int blocks;       // of a multiprocessor
 };
 
@@ -22,7 +22,7 @@ template <class P, class T> sm90_kernel kernel_of()
     return {attention_sm90_kernel<P, T>,
             (unsigned)P::threads,
             (size_t)P::shared_bytes,
-            P::HEADS,
+            P::SPLIT ? 2 : P::LINE_HEADS,
             P::TILES,
             P::blocks};
 }
