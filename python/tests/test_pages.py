@@ -10,7 +10,7 @@ import pytest
 root = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("page", ["docs/python.md", "docs/tiles.md", "docs/coming-from.md", "README.md"])
+@pytest.mark.parametrize("page", ["docs/python.md", "docs/tiles.md", "docs/ranks.md", "docs/coming-from.md", "README.md"])
 def test_code_of_page(page):
     if not (root / page).is_file():
         pytest.skip(f"{page}: this is no checkout")
