@@ -403,7 +403,7 @@ class Halo(_Owned):
 
     def _filled(self, x: Tensor) -> Tensor:
         every = torch.cat([x, x.new_empty((self.num_ghosts, x.shape[1]))])
-        self._move(_halo_execute, every)  # refuses another number of rows
+        self._move(_halo_execute, every)  # refuses another number of rows, on all ranks that are threads
         return every
 
     def _move(self, call, x: Tensor) -> None:

@@ -23,10 +23,10 @@ def on_the_cpu(request, device):
 
 @functools.cache
 def cloud():
-    g = torch.Generator().manual_seed(5)
-    rows = grid_rows(NUM, (48, 40, 12), 1)
+    g = torch.Generator("cpu").manual_seed(5)
+    rows = grid_rows(NUM, (48, 40, 12), 1).cpu()
     rows[:, 1:] -= 9
-    return rows, torch.randn(NUM, 4, generator=g), torch.randn(NUM, 3, generator=g)
+    return rows, *(torch.randn(NUM, n, generator=g, device="cpu") for n in (4, 3))
 
 
 class Network(torch.nn.Module):
@@ -235,14 +235,16 @@ def test_refusals_are_those_of_all_ranks():
         x = feats[mine]
         with pytest.raises(ValueError, match="halo_execute: rank 1 has rows of 12 bytes, rank 0 of 16"):
             level.halo.refresh(x[:, :3] if second else x)
+        with pytest.raises(ValueError, match="halo_execute: .*x has .* rows, expected"):
+            level.halo.refresh(x[1:] if second else x)
+        with pytest.raises(ValueError, match="halo_execute: .*x has 300 columns, the halo was made for 256"):
+            sr.SubmanifoldConv(300 if second else 4, 8)(torch.zeros(len(x), 300 if second else 4), level)
+        with pytest.raises(ValueError, match="chunk_sums_execute: .*partials are"):
+            partition.chunk_sums(torch.zeros(len(level.halo.chunks()) + second, 5))
         with pytest.raises(ValueError, match="size 5 and dilation 1 reads 2 voxels"):
             sr.SubmanifoldConv(4, 4, 5)(x, level)
         assert len(level.halo.refresh(x)) == level.halo.num_rows
         comm.barrier()
-        with pytest.raises(ValueError, match="halo_execute: x has .* rows, expected"):
-            level.halo.refresh(x[1:])
-        with pytest.raises(ValueError, match="halo_execute: x has 300 columns, the halo was made for 256"):
-            sr.SubmanifoldConv(300, 8)(torch.zeros(len(x), 300), level)
         return partition
 
     closed = whole(*run_ranks(2, "cpu", body))[0]
@@ -285,6 +287,6 @@ def test_nccl_of_one_rank(device, tmp_path):
             except NotImplementedError as error:
                 pytest.skip(f"NCCL: {error}")
             at = level.items.cpu()
-            torch.testing.assert_close(y.cpu(), torch.nn.BatchNorm1d(4)(feats.cpu())[at])
+            torch.testing.assert_close(y.cpu(), torch.nn.BatchNorm1d(4, device="cpu")(feats.cpu())[at])
     finally:
         dist.destroy_process_group()
