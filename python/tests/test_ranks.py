@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A network over ranks: outputs, gradients and updated parameters have the bits of one rank."""
 import functools
+import importlib.util
+from pathlib import Path
 
 import pytest
 import torch
@@ -266,6 +268,23 @@ def test_a_rank_that_stops():
 
     _, errors = run_ranks(2, "cpu", body)
     assert errors[0] is None and isinstance(errors[1], KeyError)
+
+
+def test_example(capsys):
+    path = Path(__file__).resolve().parents[2] / "examples" / "python" / "ranks.py"
+    if not path.is_file():
+        pytest.skip("examples/python/ranks.py: this is no checkout")
+    spec = importlib.util.spec_from_file_location("ranks_example", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.main(["--threads", "2", "--voxels", "1200"]) == 0
+    said = capsys.readouterr().out
+    assert "rank 1 of 2: " in said and said.endswith("have the bits of one rank\n")
+    with pytest.raises(SystemExit):
+        module.main(["--threads", "0"])
+    one = torch.arange(3), torch.ones(3, 2), [torch.ones(4)], {"a": torch.ones(2)}
+    assert module.differences(one, one) == 0
+    assert module.differences((one[0][:2], one[1][:2], [torch.zeros(4)], {"a": torch.zeros(2)}), one) == 6
 
 
 def test_nccl_of_one_rank(device, tmp_path):
