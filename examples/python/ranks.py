@@ -166,7 +166,7 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
     if options.threads is None and "LOCAL_RANK" not in os.environ:
         parser.error("say --threads N, or start it by torchrun")
-    if min(options.voxels, options.steps, options.threads or 1) < 1 or not 2 <= options.levels <= 5:
+    if min(options.voxels, options.steps, 1 if options.threads is None else options.threads) < 1 or not 2 <= options.levels <= 5:
         parser.error("expected 1 or more threads, voxels and steps, and 2 to 5 levels")
     torch.manual_seed(3)
     start = MinkUNet(options.width, options.levels).state_dict()
