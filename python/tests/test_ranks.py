@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A network over ranks: outputs, gradients and updated parameters have the bits of one rank."""
+import copy
 import functools
 import importlib.util
 from pathlib import Path
@@ -116,6 +117,39 @@ def test_bits_of_one_rank(n, take, first):
     assert (n > 1) == any(r[4] > 0 for r in results)
     if first == [0, 7, 7, 16]:
         assert len(results[1][0]) == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dims", [2, 3])
+def test_dtypes_dims_and_options(dims, dtype):
+    rows, feats, _ = cloud()
+    rows = rows if dims == 3 else torch.unique(rows[:, :3], dim=0)
+    torch.manual_seed(1)
+    first = sr.SubmanifoldConv(4, 8, dims=dims, bias=True), sr.BatchNorm(8, relu=True), sr.DownConv(8, 8, dims=dims), sr.UpConv(8, 8, dims=dims), sr.Linear(8, 2)
+
+    def body(comm):
+        options = dict(weights=torch.arange(len(rows)), cell_log2=3, order="morton", num_chunks=7)
+        partition = sr.Partition.of_all_rows(comm, rows, **options)
+        at = (partition.owners(rows) == comm.rank).nonzero()[:, 0]
+        levels = sr.make_levels(partition, rows[at], 2)
+        at = at[levels[0].items]
+        conv, norm, down, up, last = layers = copy.deepcopy(first)
+        x = feats[at].to(dtype).requires_grad_()
+        y = norm(conv(x, levels[0]), levels[0])
+        y = last(y + up(down(y, levels[1]), levels[1]), levels[0])
+        loss = levels[0].sum(y.square()).sum() / levels[0].num_all_rows
+        loss.backward()
+        return at, y.detach(), x.grad, [loss.detach(), *(p.grad for m in layers for p in m.parameters())]
+
+    at, *by_row, shared = whole(*run_ranks(1, "cpu", body))[0]
+    expected = [torch.full_like(m, torch.nan).index_copy_(0, at, m) for m in by_row]
+    assert all(m.dtype is dtype for m in by_row) and all(bool(v.isfinite().all() & (v != 0).any()) for v in shared)
+    for n in (2, 5):
+        results = whole(*run_ranks(n, "cpu", body))
+        assert sum(len(r[0]) for r in results) == len(rows)
+        for where, *found, values in results:
+            assert all(torch.equal(m, e[where]) for m, e in zip(found, expected))
+            assert all(torch.equal(a, b) for a, b in zip(values, shared))
 
 
 def test_one_rank_is_a_network_of_spops():
