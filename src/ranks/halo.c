@@ -289,6 +289,12 @@ end:
     return status;
 }
 
+// Row i of them; NULL where there are none.
+static int32_t *rows_at(const halo_making *m, int64_t i)
+{
+    return m->memory == NULL ? NULL : m->memory + i * m->columns;
+}
+
 // Memory for the rows of coordinates that are kept and sent, and this rank's own in it.
 static spops_status put_rows(spops_context *ctx, halo_making *m, const spops_halo *h)
 {
@@ -304,8 +310,8 @@ static spops_status put_rows(spops_context *ctx, halo_making *m, const spops_hal
     if (status == SPOPS_STATUS_OK && h->num_owned > 0)
         status = ctx->backend->upload(ctx, m->memory, m->rows, (size_t)h->num_owned * row_bytes);
     if (status == SPOPS_STATUS_OK && h->num_sent > 0)
-        status = ctx->backend->upload(ctx, m->memory + (h->num_owned + h->num_ghosts) * m->columns,
-                                      sent, (size_t)h->num_sent * row_bytes);
+        status = ctx->backend->upload(ctx, rows_at(m, h->num_owned + h->num_ghosts), sent,
+                                      (size_t)h->num_sent * row_bytes);
     spops_host_free(ctx, sent, (size_t)(h->num_sent * m->columns) + 1, sizeof *sent);
     return status;
 }
@@ -336,16 +342,17 @@ static spops_status finish_halo(spops_context *ctx, halo_making *m, const spops_
     const int64_t num = h->num_owned + h->num_ghosts;
     const spops_comm_layout layout = layout_of(h);
     const spops_coords_box box = spops_box_of(&owned->arrays.layout);
+    int32_t *sent, *ghosts;
     spops_coords_options options = spops_coords_options_default();
     spops_status status = put_rows(ctx, m, h);
 
     if (status == SPOPS_STATUS_OK) status = make_buffers(ctx, m, h);
     SPOPS_TRY(spops_comm_agree_sync(ctx, h->comm, status));
+    ghosts = rows_at(m, h->num_owned);
+    sent = rows_at(m, num);
     SPOPS_TRY(spops_comm_exchange_execute(
-        ctx, h->comm, &layout,
-        spops_matrix_dense(m->memory + num * m->columns, h->num_sent, m->columns, SPOPS_DTYPE_I32),
-        spops_matrix_dense(m->memory + h->num_owned * m->columns, h->num_ghosts, m->columns,
-                           SPOPS_DTYPE_I32)));
+        ctx, h->comm, &layout, spops_matrix_dense(sent, h->num_sent, m->columns, SPOPS_DTYPE_I32),
+        spops_matrix_dense(ghosts, h->num_ghosts, m->columns, SPOPS_DTYPE_I32)));
     options.box = &box;
     return spops_coords_create(ctx, m->columns - 1, num, m->memory, &options, &h->coords);
 }
