@@ -936,6 +936,61 @@ ParameterizedTest(struct backend_param *p, ranks,
 
 // ---- What is refused -----------------------------------------------------------------------------
 
+// A call is refused by `rank`, whose words the other one repeats.
+static void expect_refusal(test_rank *r, spops_status status, const char *call, int rank,
+                           const char *words)
+{
+    char line[192];
+    snprintf(line, sizeof line, "%s: %s%s", call,
+             r->rank == rank ? ""
+             : rank == 0     ? "rank 0: "
+                             : "rank 1: ",
+             words);
+    test_rank_expect(r, status, SPOPS_STATUS_INVALID_ARGUMENT, line);
+}
+
+// Rank 0 has two owned rows and rank 1 has one. What both refuse is said as rank 0 says it.
+static void refuse_rows(test_rank *r, part *p, spops_halo *halo)
+{
+    static const char words[] = "x has 2 rows, expected 1 owned and 0 ghosts";
+    const int64_t num = r->rank == 0 ? 2 : 1;
+    const spops_matrix wrong = new_rows(p, 2, 4, SPOPS_DTYPE_F32); // on rank 1
+
+    expect_refusal(
+        r, spops_halo_execute(r->ctx, halo, spops_matrix_dense(NULL, num + 1, 4, SPOPS_DTYPE_F32)),
+        "halo_execute", 0, "x has 3 rows, expected 2 owned and 0 ghosts");
+    expect_refusal(
+        r, spops_halo_execute(r->ctx, halo, spops_matrix_dense(NULL, num, 5, SPOPS_DTYPE_F32)),
+        "halo_execute", 0, "x has 5 columns, the halo was made for 4");
+    expect_refusal(r, spops_halo_execute(r->ctx, halo, wrong), "halo_execute", 1, words);
+    if (r->rank == 0) {
+        RANK_OK(r, spops_halo_begin(r->ctx, halo, wrong));
+        expect_refusal(r, spops_halo_end(r->ctx, halo), "halo_end", 1, words);
+    } else {
+        expect_refusal(r, spops_halo_begin(r->ctx, halo, wrong), "halo_begin", 1, words);
+    }
+    test_rank_expect(r, spops_halo_end(r->ctx, halo), SPOPS_STATUS_INVALID_ARGUMENT,
+                     "halo_end: no exchange of the halo has begun");
+    RANK_OK(r, spops_halo_execute(r->ctx, halo, new_rows(p, num, 4, SPOPS_DTYPE_F32)));
+}
+
+// Each rank has two chunks, and the sums take 8 columns.
+static void refuse_partials(test_rank *r, part *p)
+{
+    static const char call[] = "chunk_sums_execute";
+    static const char words[] = "partials are 3 rows of f32, expected 2 of f32";
+    const spops_matrix partials = new_rows(p, 3, 8, SPOPS_DTYPE_F32);
+    spops_matrix some = partials;
+    float *out = keep(p, 36);
+
+    some.rows = r->rank == 0 ? 2 : 3;
+    expect_refusal(r, spops_chunk_sums_execute(r->ctx, p->sums, partials, out), call, 0, words);
+    expect_refusal(r, spops_chunk_sums_execute(r->ctx, p->sums, some, out), call, 1, words);
+    expect_refusal(
+        r, spops_chunk_sums_execute(r->ctx, p->sums, new_rows(p, 2, 9, SPOPS_DTYPE_F32), out), call,
+        0, "partials have 9 columns and row_stride 9, expected at most 8 columns, without gaps");
+}
+
 // Each rank has the same rows of a level; what is wrong on rank 1 alone is said on all.
 static void refuse_rank(test_rank *r)
 {
@@ -997,30 +1052,9 @@ static void refuse_rank(test_rank *r)
     RANK_CHECK(
         r, info.num_all_rows == 3 && info.num_owned == (is_first ? 2 : 1) && info.num_chunks == 2,
         "the halo has %d of %d rows", (int)info.num_owned, (int)info.num_all_rows);
-    const int64_t num = info.num_owned + info.num_ghosts;
-    char line[128];
-    snprintf(line, sizeof line, "halo_execute: x has %d rows, expected %d owned and %d ghosts",
-             (int)num + 1, (int)info.num_owned, (int)info.num_ghosts);
-    test_rank_expect(
-        r, spops_halo_execute(r->ctx, halo, spops_matrix_dense(NULL, num + 1, 4, SPOPS_DTYPE_F32)),
-        SPOPS_STATUS_INVALID_ARGUMENT, line);
-    test_rank_expect(
-        r, spops_halo_execute(r->ctx, halo, spops_matrix_dense(NULL, num, 5, SPOPS_DTYPE_F32)),
-        SPOPS_STATUS_INVALID_ARGUMENT, "halo_execute: x has 5 columns, the halo was made for 4");
-    test_rank_expect(r, spops_halo_end(r->ctx, halo), SPOPS_STATUS_INVALID_ARGUMENT,
-                     "halo_end: no exchange of the halo has begun");
+    refuse_rows(r, &p, halo);
     RANK_OK(r, spops_chunk_sums_create(r->ctx, r->comm, p.partition, 8, &p.sums));
-    test_rank_expect(
-        r,
-        spops_chunk_sums_execute(r->ctx, p.sums, new_rows(&p, 3, 8, SPOPS_DTYPE_F32), keep(&p, 32)),
-        SPOPS_STATUS_INVALID_ARGUMENT,
-        "chunk_sums_execute: partials are 3 rows of f32, expected 2 of f32");
-    test_rank_expect(
-        r,
-        spops_chunk_sums_execute(r->ctx, p.sums, new_rows(&p, 2, 9, SPOPS_DTYPE_F32), keep(&p, 36)),
-        SPOPS_STATUS_INVALID_ARGUMENT,
-        "chunk_sums_execute: partials have 9 columns and row_stride 9, expected at most 8 "
-        "columns, without gaps");
+    refuse_partials(r, &p);
     spops_chunk_sums_destroy(p.sums);
     spops_halo_destroy(halo);
     spops_coords_destroy(all), spops_coords_destroy(own), spops_coords_destroy(theirs);

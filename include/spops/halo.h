@@ -85,7 +85,7 @@ SPOPS_API spops_status spops_halo_get_info(spops_context *ctx, const spops_halo 
  * Memory    Where ctx runs; x is in use until the stream has run.
  * Stream    As spops_comm_exchange_execute.
  * Numerics  Copies.
- * Errors    INVALID_ARGUMENT (shape, dtype, more than max_cols), and those of
+ * Errors    INVALID_ARGUMENT (shape, dtype, more than max_cols; where ranks are threads, on all), and those of
  *           spops_comm_exchange_execute.
  * Threads   One thread at a time per ctx and per halo.
  */
@@ -136,7 +136,8 @@ SPOPS_API spops_status spops_chunk_sums_create(spops_context *ctx, spops_comm *c
  * Memory    Where ctx runs.
  * Stream    As spops_comm_exchange_execute.
  * Numerics  f32, along the tree: the bits depend on partials and the number of chunks alone.
- * Errors    INVALID_ARGUMENT (shape, dtype), and those of spops_comm_exchange_execute.
+ * Errors    INVALID_ARGUMENT (shape, dtype; where ranks are threads, on all), and those of
+ *           spops_comm_exchange_execute.
  * Threads   One thread at a time per ctx and per plan.
  */
 SPOPS_API spops_status spops_chunk_sums_execute(spops_context *ctx, spops_chunk_sums *sums,

@@ -11,11 +11,11 @@ PyTorch is imported when something is asked for that needs it.
 from . import _library
 
 __version__ = _library.c.spops_version().decode()
-__all__ = ["Capacity", "Graph", "Plan", "SparseTensor", "__version__", "comm", "crop_independent", "devoxelize", "hard_voxelize", "prepare", "receptive_field", "receptive_field_of", "tiles", "voxelize", "weights"]
+__all__ = ["Capacity", "Graph", "Plan", "SparseTensor", "__version__", "comm", "crop_independent", "devoxelize", "hard_voxelize", "prepare", "ranks", "receptive_field", "receptive_field_of", "tiles", "voxelize", "weights"]
 _modules = {"Capacity": "_capacity", "Graph": "_graph", "Plan": "_plan", **dict.fromkeys(("SparseTensor", "devoxelize", "hard_voxelize", "prepare", "voxelize"), "_tensor")}
 _modules["crop_independent"] = "_layers"
 _modules.update({name: "_receptive" for name in ("Layer", "Reach", "receptive_field", "receptive_field_of")})
-_modules.update({name: name for name in ("comm", "functional", "nn", "tiles", "weights")})
+_modules.update({name: name for name in ("comm", "functional", "nn", "ranks", "tiles", "weights")})
 
 
 def __getattr__(name: str):

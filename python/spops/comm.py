@@ -9,6 +9,7 @@ All ranks make the same calls in the same order.
 from __future__ import annotations
 
 import ctypes as _c
+import weakref
 from collections.abc import Sequence
 
 import torch
@@ -110,6 +111,7 @@ class Comm:
     def __init__(self, device, create):
         """Use of_threads, of_process_group or of_nccl_id. create(ctx, out) makes the communicator."""
         self._comm, self._contexts, self._moving = None, {}, None
+        self._dependents: weakref.WeakSet = weakref.WeakSet()  # what lives in the contexts (spops.ranks)
         self.device = torch.device(device)
         if self.device.type == "cuda" and self.device.index is None:
             self.device = torch.device("cuda", torch.cuda.current_device())
@@ -151,6 +153,8 @@ class Comm:
 
     def close(self) -> None:
         """Give the rank's end back; ranks that wait for it get an error."""
+        for made in list(getattr(self, "_dependents", ())):
+            made.close()
         if getattr(self, "_comm", None):
             _destroy(self._comm)
             self._comm = None

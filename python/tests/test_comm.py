@@ -16,7 +16,7 @@ def run_ranks(n, device, body, timeout_ms=60000):
         try:
             with sc.Comm.of_threads(group, r, device, timeout_ms) as comm:
                 results[r] = body(comm)
-        except Exception as error:
+        except BaseException as error:  # also those of pytest
             errors[r] = error
 
     threads = [threading.Thread(target=rank, args=(r,)) for r in range(n)]

@@ -288,6 +288,15 @@ static spops_status begin_exchange(spops_context *ctx, const char *call, spops_c
     return comm->transport->begin(ctx, comm, meeting);
 }
 
+spops_status spops_comm_refuse(spops_context *ctx, spops_comm *comm, const char *call,
+                               spops_status refused)
+{
+    const spops_comm_meeting meeting = {call, SPOPS_COMM_EXCHANGE, 0, refused, false};
+    // What is enqueued meets nobody, and between begin and end nothing else does.
+    if (comm->transport->captures || comm->begun) return refused;
+    return meet(ctx, comm, &meeting);
+}
+
 spops_status spops_comm_exchange_execute(spops_context *ctx, spops_comm *comm,
                                          const spops_comm_layout *layout, spops_matrix send,
                                          spops_matrix recv)

@@ -61,6 +61,10 @@ spops_status spops_comm_new(spops_context *ctx, const char *call, int32_t num_ra
                             const spops_comm_options *options, spops_comm **out);
 void spops_comm_delete(spops_comm *comm);
 
+// A call that moves rows refuses on this rank, with a text on ctx: where ranks are threads, all refuse.
+spops_status spops_comm_refuse(spops_context *ctx, spops_comm *comm, const char *call,
+                               spops_status refused);
+
 // count pieces from one place to another, on ctx's stream.
 spops_status spops_comm_copy(spops_context *ctx, const spops_comm_pieces *to,
                              const spops_comm_pieces *from);

@@ -316,9 +316,12 @@ static float scale_of_column(const spops_model_step *s, size_t o)
 {
     const size_t each = (size_t)(s->num_taps * s->file_cols);
     const float range = s->ranges[s->num_ranges == 1 ? 0 : o];
-    float most = range;
-    for (size_t i = 0; i < each && !(range > 0); ++i)
-        most = fmaxf(most, fabsf(half_at(s->weights, o * each + i)));
+    float most = 0;
+    if (range > 0) return range / (float)INT8_LARGEST;
+    for (size_t i = 0; i < each; ++i) {
+        const float weight = fabsf(half_at(s->weights, o * each + i));
+        if (weight > most) most = weight;
+    }
     return most > 0 ? most / (float)INT8_LARGEST : 1.0f;
 }
 

@@ -4,6 +4,7 @@
 // slices of the result go to all.
 #include <string.h>
 
+#include "comm/comm.h"
 #include "core/check.h"
 #include "core/threads.h"
 #include "ranks/partition.h"
@@ -231,6 +232,24 @@ static spops_status send_result(spops_context *ctx, const spops_chunk_sums *s, f
     return spops_comm_exchange_execute(ctx, s->comm, &layout, column(slice, mine), column(out, n));
 }
 
+static spops_status check_partials(spops_context *ctx, const char *call, const spops_chunk_sums *s,
+                                   spops_matrix partials, const float *out)
+{
+    const int32_t num = s->first_chunk[s->rank + 1] - s->first_chunk[s->rank];
+    const int64_t n = partials.cols;
+
+    SPOPS_REQUIRE(ctx, partials.dtype == SPOPS_DTYPE_F32 && partials.rows == num,
+                  "%s: partials are %" PRId64 " rows of %s, expected %" PRId32 " of f32", call,
+                  partials.rows, spops_dtype_name(partials.dtype), num);
+    SPOPS_REQUIRE(ctx, n >= 0 && n <= s->max_values && (num <= 1 || partials.row_stride == n),
+                  "%s: partials have %" PRId64 " columns and row_stride %" PRId64
+                  ", expected at most %" PRId64 " columns, without gaps",
+                  call, n, partials.row_stride, s->max_values);
+    SPOPS_REQUIRE(ctx, n == 0 || (out != NULL && (num == 0 || partials.data != NULL)),
+                  "%s: out or partials is NULL", call);
+    return SPOPS_STATUS_OK;
+}
+
 spops_status spops_chunk_sums_execute(spops_context *ctx, spops_chunk_sums *sums,
                                       spops_matrix partials, float *out)
 {
@@ -242,16 +261,8 @@ spops_status spops_chunk_sums_execute(spops_context *ctx, spops_chunk_sums *sums
     SPOPS_TRY(spops_check_home(ctx, call, "sums", s->ctx));
     const int32_t first = s->first_chunk[s->rank], end = s->first_chunk[s->rank + 1];
     const int64_t n = partials.cols;
-    SPOPS_REQUIRE(ctx, partials.dtype == SPOPS_DTYPE_F32 && partials.rows == end - first,
-                  "%s: partials are %" PRId64 " rows of %s, expected %" PRId32 " of f32", call,
-                  partials.rows, spops_dtype_name(partials.dtype), end - first);
-    SPOPS_REQUIRE(ctx,
-                  n >= 0 && n <= s->max_values && (end - first <= 1 || partials.row_stride == n),
-                  "%s: partials have %" PRId64 " columns and row_stride %" PRId64
-                  ", expected at most %" PRId64 " columns, without gaps",
-                  call, n, partials.row_stride, s->max_values);
-    SPOPS_REQUIRE(ctx, n == 0 || (out != NULL && (end == first || partials.data != NULL)),
-                  "%s: out or partials is NULL", call);
+    const spops_status status = check_partials(ctx, call, s, partials, out);
+    if (status != SPOPS_STATUS_OK) return spops_comm_refuse(ctx, s->comm, call, status);
     if (n == 0) return SPOPS_STATUS_OK;
 
     SPOPS_OUTER_CALL(ctx, call, NULL);

@@ -5,6 +5,7 @@
 
 #include <string.h>
 
+#include "comm/comm.h"
 #include "core/check.h"
 #include "core/matrix.h"
 #include "ranks/partition.h"
@@ -288,6 +289,12 @@ end:
     return status;
 }
 
+// Row i of them; NULL where there are none.
+static int32_t *rows_at(const halo_making *m, int64_t i)
+{
+    return m->memory == NULL ? NULL : m->memory + i * m->columns;
+}
+
 // Memory for the rows of coordinates that are kept and sent, and this rank's own in it.
 static spops_status put_rows(spops_context *ctx, halo_making *m, const spops_halo *h)
 {
@@ -303,8 +310,8 @@ static spops_status put_rows(spops_context *ctx, halo_making *m, const spops_hal
     if (status == SPOPS_STATUS_OK && h->num_owned > 0)
         status = ctx->backend->upload(ctx, m->memory, m->rows, (size_t)h->num_owned * row_bytes);
     if (status == SPOPS_STATUS_OK && h->num_sent > 0)
-        status = ctx->backend->upload(ctx, m->memory + (h->num_owned + h->num_ghosts) * m->columns,
-                                      sent, (size_t)h->num_sent * row_bytes);
+        status = ctx->backend->upload(ctx, rows_at(m, h->num_owned + h->num_ghosts), sent,
+                                      (size_t)h->num_sent * row_bytes);
     spops_host_free(ctx, sent, (size_t)(h->num_sent * m->columns) + 1, sizeof *sent);
     return status;
 }
@@ -335,16 +342,17 @@ static spops_status finish_halo(spops_context *ctx, halo_making *m, const spops_
     const int64_t num = h->num_owned + h->num_ghosts;
     const spops_comm_layout layout = layout_of(h);
     const spops_coords_box box = spops_box_of(&owned->arrays.layout);
+    int32_t *sent, *ghosts;
     spops_coords_options options = spops_coords_options_default();
     spops_status status = put_rows(ctx, m, h);
 
     if (status == SPOPS_STATUS_OK) status = make_buffers(ctx, m, h);
     SPOPS_TRY(spops_comm_agree_sync(ctx, h->comm, status));
+    ghosts = rows_at(m, h->num_owned);
+    sent = rows_at(m, num);
     SPOPS_TRY(spops_comm_exchange_execute(
-        ctx, h->comm, &layout,
-        spops_matrix_dense(m->memory + num * m->columns, h->num_sent, m->columns, SPOPS_DTYPE_I32),
-        spops_matrix_dense(m->memory + h->num_owned * m->columns, h->num_ghosts, m->columns,
-                           SPOPS_DTYPE_I32)));
+        ctx, h->comm, &layout, spops_matrix_dense(sent, h->num_sent, m->columns, SPOPS_DTYPE_I32),
+        spops_matrix_dense(ghosts, h->num_ghosts, m->columns, SPOPS_DTYPE_I32)));
     options.box = &box;
     return spops_coords_create(ctx, m->columns - 1, num, m->memory, &options, &h->coords);
 }
@@ -454,19 +462,24 @@ static spops_matrix rows_from(spops_matrix x, int64_t begin, int64_t num)
     return x;
 }
 
-static spops_status check_rows(spops_context *ctx, const char *call, const spops_halo *h,
-                               spops_matrix x)
+static spops_status check_halo(spops_context *ctx, const char *call, const spops_halo *h)
 {
     SPOPS_REQUIRE(ctx, h != NULL, "%s: halo is NULL", call);
     SPOPS_TRY(spops_check_home(ctx, call, "halo", h->ctx));
+    SPOPS_REQUIRE(ctx, !h->has_begun, "%s: an exchange of the halo has begun and has not ended",
+                  call);
+    return SPOPS_STATUS_OK;
+}
+
+static spops_status check_rows(spops_context *ctx, const char *call, const spops_halo *h,
+                               spops_matrix x)
+{
     SPOPS_REQUIRE(ctx, x.rows == h->num_owned + h->num_ghosts,
                   "%s: x has %" PRId64 " rows, expected %" PRId64 " owned and %" PRId64 " ghosts",
                   call, x.rows, h->num_owned, h->num_ghosts);
     SPOPS_REQUIRE(ctx, x.cols >= 0 && x.cols <= h->max_cols,
                   "%s: x has %" PRId64 " columns, the halo was made for %" PRId64, call, x.cols,
                   h->max_cols);
-    SPOPS_REQUIRE(ctx, !h->has_begun, "%s: an exchange of the halo has begun and has not ended",
-                  call);
     return SPOPS_STATUS_OK;
 }
 
@@ -480,6 +493,16 @@ static spops_status pack(spops_context *ctx, const spops_halo *h, spops_matrix x
         *recv = spops_matrix_dense(h->recv, h->num_ghosts, x.cols, x.dtype);
     // Also without rows: the dtype is checked.
     return spops_gather_execute(ctx, h->sent, rows_from(x, 0, h->num_owned), NULL, *send);
+}
+
+// x is checked and packed; what is refused here is refused on all ranks.
+static spops_status make_ready(spops_context *ctx, const char *call, const spops_halo *h,
+                               spops_matrix x, spops_matrix *send, spops_matrix *recv)
+{
+    spops_status status = check_rows(ctx, call, h, x);
+
+    if (status == SPOPS_STATUS_OK) status = pack(ctx, h, x, send, recv);
+    return status == SPOPS_STATUS_OK ? status : spops_comm_refuse(ctx, h->comm, call, status);
 }
 
 // Ghosts that arrived packed go to x.
@@ -497,9 +520,9 @@ spops_status spops_halo_execute(spops_context *ctx, spops_halo *halo, spops_matr
     spops_matrix send, recv;
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(check_rows(ctx, call, halo, x));
+    SPOPS_TRY(check_halo(ctx, call, halo));
     SPOPS_OUTER_CALL(ctx, call, NULL);
-    SPOPS_TRY(pack(ctx, halo, x, &send, &recv));
+    SPOPS_TRY(make_ready(ctx, call, halo, x, &send, &recv));
     layout = layout_of(halo);
     SPOPS_TRY(spops_comm_exchange_execute(ctx, halo->comm, &layout, send, recv));
     return unpack(ctx, halo, x, recv);
@@ -512,9 +535,9 @@ spops_status spops_halo_begin(spops_context *ctx, spops_halo *halo, spops_matrix
     spops_matrix send, recv;
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(check_rows(ctx, call, halo, x));
+    SPOPS_TRY(check_halo(ctx, call, halo));
     SPOPS_OUTER_CALL(ctx, call, NULL);
-    SPOPS_TRY(pack(ctx, halo, x, &send, &recv));
+    SPOPS_TRY(make_ready(ctx, call, halo, x, &send, &recv));
     layout = layout_of(halo);
     SPOPS_TRY(spops_comm_exchange_begin(ctx, halo->comm, &layout, send, recv));
     halo->has_begun = true;
