@@ -1413,8 +1413,7 @@ static void normalise(world *w)
         break;
     case 8: {
         const spops_matrix parts = matrix(w, 1, 2 * cols, rarely(w) ? t : SPOPS_DTYPE_F32);
-        const int64_t each =
-            parts.cols / 2; // as many as the matrix has, which may not be what was asked for
+        const int64_t each = parts.cols / 2; // of the matrix as it is, not as it was asked for
         int32_t *rows = ints(w, parts.rows, n + 1);
         float *mean = vector(w, each), *var = vector(w, each);
         float *running_mean = vector(w, each), *running_var = vector(w, each);
