@@ -76,11 +76,18 @@ int32_t spops_comm_num_ranks(const spops_comm *comm)
     return comm != NULL ? comm->num_ranks : 0;
 }
 
+// A place in memory; NULL where there is none, as where nothing is moved.
+static char *at(const void *data, size_t bytes)
+{
+    return data == NULL ? NULL : (char *)data + bytes;
+}
+
 // ---- Meetings -----------------------------------------------------------------------------------
 
 spops_status spops_comm_copy(spops_context *ctx, const spops_comm_pieces *to,
                              const spops_comm_pieces *from)
 {
+    if (to->bytes == 0) return SPOPS_STATUS_OK; // both may be NULL
     if (to->count == 1 && from->count == 1)
         return ctx->backend->copy(ctx, to->data, from->data, to->bytes);
     for (int64_t i = 0; i < to->count; ++i)
@@ -126,8 +133,7 @@ static spops_status gather(spops_context *ctx, const char *call, spops_comm *com
 
     for (int32_t r = 0; r < comm->num_ranks; ++r) {
         comm->sends[r] = (spops_comm_pieces){(char *)(uintptr_t)value, 1, bytes, bytes};
-        comm->recvs[r] = (spops_comm_pieces){
-            values != NULL ? (char *)values + (size_t)r * bytes : NULL, 1, bytes, bytes};
+        comm->recvs[r] = (spops_comm_pieces){at(values, (size_t)r * bytes), 1, bytes, bytes};
     }
     return meet(ctx, comm, &meeting);
 }
@@ -239,7 +245,7 @@ static spops_status check_apart(spops_context *ctx, const char *call, const spop
 static spops_comm_pieces rows_of(spops_matrix m, int64_t offset, int64_t count)
 {
     const size_t row_bytes = (size_t)spops_elements_bytes(m.dtype, m.cols);
-    const spops_comm_pieces p = {count > 0 ? (char *)m.data + (size_t)offset * row_bytes : NULL, 1,
+    const spops_comm_pieces p = {count > 0 ? at(m.data, (size_t)offset * row_bytes) : NULL, 1,
                                  (size_t)count * row_bytes, 0};
     return p;
 }
@@ -414,9 +420,9 @@ static void set_parts(const spops_comm *comm, const int64_t *offsets, spops_matr
         const int64_t begin = first_column(comm, parts.cols, r);
         const size_t theirs = (size_t)(first_column(comm, parts.cols, r + 1) - begin) * element;
         comm->sends[r] =
-            (spops_comm_pieces){own_parts > 0 ? (char *)parts.data + (size_t)begin * element : NULL,
+            (spops_comm_pieces){own_parts > 0 ? at(parts.data, (size_t)begin * element) : NULL,
                                 own_parts, theirs, (size_t)spops_row_step(parts) * element};
-        comm->recvs[r] = (spops_comm_pieces){scratch + (size_t)offsets[r] * own,
+        comm->recvs[r] = (spops_comm_pieces){at(scratch, (size_t)offsets[r] * own),
                                              offsets[r + 1] - offsets[r], own, own};
     }
 }
@@ -431,10 +437,9 @@ static void set_sums(const spops_comm *comm, spops_matrix out)
     for (int32_t r = 0; r < comm->num_ranks; ++r) {
         const int64_t first = first_column(comm, out.cols, r);
         const size_t bytes = (size_t)(first_column(comm, out.cols, r + 1) - first) * element;
-        comm->sends[r] = (spops_comm_pieces){(char *)out.data + (size_t)begin * element, 1,
+        comm->sends[r] = (spops_comm_pieces){at(out.data, (size_t)begin * element), 1,
                                              (size_t)(end - begin) * element, 0};
-        comm->recvs[r] =
-            (spops_comm_pieces){(char *)out.data + (size_t)first * element, 1, bytes, 0};
+        comm->recvs[r] = (spops_comm_pieces){at(out.data, (size_t)first * element), 1, bytes, 0};
     }
 }
 
@@ -468,7 +473,7 @@ spops_status spops_comm_sum_execute(spops_context *ctx, spops_comm *comm,
         sum.cols = first_column(comm, parts.cols, comm->rank + 1) - begin;
         sum.parts = scratch;
         sum.stride = sum.cols;
-        sum.out = (char *)out.data + (size_t)begin * spops_dtype_bytes(out.dtype);
+        sum.out = at(out.data, (size_t)begin * spops_dtype_bytes(out.dtype));
     }
     meeting.kind = SPOPS_COMM_SUM_OUT;
     if (sum.cols > 0) meeting.refused = ctx->backend->comm_sum(ctx, &sum);

@@ -194,6 +194,8 @@ spops_status spops_batchnorm_merge_execute(spops_context *ctx, const int32_t *ch
     SPOPS_REQUIRE(ctx, (running_mean == NULL) == (running_var == NULL),
                   "%s: one of running_mean and running_var is NULL, expected both or neither",
                   call);
+    SPOPS_TRY(spops_check_aligned(ctx, call, "running_mean", running_mean, each));
+    SPOPS_TRY(spops_check_aligned(ctx, call, "running_var", running_var, each));
     SPOPS_REQUIRE_SLOT(ctx, call, norm_merge);
     args.momentum = read_args.momentum;
     args.mean_out = mean;

@@ -480,6 +480,10 @@ static spops_status check_rows(spops_context *ctx, const char *call, const spops
     SPOPS_REQUIRE(ctx, x.cols >= 0 && x.cols <= h->max_cols,
                   "%s: x has %" PRId64 " columns, the halo was made for %" PRId64, call, x.cols,
                   h->max_cols);
+    SPOPS_REQUIRE(
+        ctx, x.rows == 0 || (x.row_stride >= x.cols && x.row_stride <= INT64_MAX / 16 / x.rows),
+        "%s: x has row_stride %" PRId64 ", expected %" PRId64 " or more, in memory", call,
+        x.row_stride, x.cols);
     return SPOPS_STATUS_OK;
 }
 
@@ -488,8 +492,9 @@ static spops_status pack(spops_context *ctx, const spops_halo *h, spops_matrix x
                          spops_matrix *send, spops_matrix *recv)
 {
     *send = spops_matrix_dense(h->send, h->num_sent, x.cols, x.dtype);
-    *recv = rows_from(x, h->num_owned, h->num_ghosts);
-    if (x.row_stride != x.cols || recv->rows == 0)
+    if (x.row_stride == x.cols && h->num_ghosts > 0)
+        *recv = rows_from(x, h->num_owned, h->num_ghosts);
+    else
         *recv = spops_matrix_dense(h->recv, h->num_ghosts, x.cols, x.dtype);
     // Also without rows: the dtype is checked.
     return spops_gather_execute(ctx, h->sent, rows_from(x, 0, h->num_owned), NULL, *send);

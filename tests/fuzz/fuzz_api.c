@@ -1413,7 +1413,12 @@ static void normalise(world *w)
         break;
     case 8: {
         const spops_matrix parts = matrix(w, 1, 2 * cols, rarely(w) ? t : SPOPS_DTYPE_F32);
-        CALL(w, spops_batchnorm_merge_execute(w->ctx, one_int(w, n), parts, &o, a, b, p, q));
+        const int64_t each = parts.cols / 2; // of the matrix as it is, not as it was asked for
+        int32_t *rows = ints(w, parts.rows, n + 1);
+        float *mean = vector(w, each), *var = vector(w, each);
+        float *running_mean = vector(w, each), *running_var = vector(w, each);
+        CALL(w, spops_batchnorm_merge_execute(w->ctx, rows, parts, &o, mean, var, running_mean,
+                                              running_var));
         break;
     }
     default: CALL(w, spops_layernorm_execute_backward(w->ctx, g, x, a, b, &o, out, gg, gb));
