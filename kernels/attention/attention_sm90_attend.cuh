@@ -408,8 +408,30 @@ template <class P, class T> struct attention_halves : attention_warpgroup<P, T> 
         if (base::heads_of(part) == 1) this->release(block.empty(2 * at));
     }
 
+    // A part alone.
+    __device__ __forceinline__ void attend_in_turn(const attention_part &part)
+    {
+        const int keys = part.tile.w;
+        if (keys == 0) {
+            this->clear(a, 0, part);
+            this->clear(b, 1, part);
+            this->store(a, false);
+            this->store(b, false);
+            return;
+        }
+        begin(part);
+        int left = keys;
+        for (; left > P::KEYS; left -= P::KEYS)
+            attend_stage<P::HEADS, OF_PART>(part, left, left == keys, part);
+        attend_stage<P::HEADS, NO_SCORES>(part, left, left == keys, part);
+    }
+
     __device__ __forceinline__ void run()
     {
+        if constexpr (P::IN_TURN) {
+            attention_for_parts<P>(p, [&](const attention_part &part) { attend_in_turn(part); });
+            return;
+        }
         attention_walk<P> walk(p);
         attention_part part;
         if (!this->take(walk, part)) return;
@@ -578,7 +600,10 @@ __global__ void __launch_bounds__(P::threads, P::blocks)
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     if (warp >= 4 * P::GROUPS) {
         set_registers<P::registers, P::gather_registers>();
-        attention_gather<P>(p, block, warp - 4 * P::GROUPS, threadIdx.x % 32);
+        if constexpr (P::IN_TURN)
+            attention_gather_in_turn<P>(p, block, warp - 4 * P::GROUPS, threadIdx.x % 32);
+        else
+            attention_gather<P>(p, block, warp - 4 * P::GROUPS, threadIdx.x % 32);
     } else {
         set_registers<P::registers, P::attend_registers>();
         typedef std::conditional_t<P::HALVES == 2, attention_halves<P, T>, attention_ahead<P, T>>
