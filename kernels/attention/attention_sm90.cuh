@@ -5,7 +5,8 @@
 // One block, persistent: an item is a tile of queries of a patch and the heads of a line. A line is
 // 128 bytes of a row: 4 heads of 16, 2 of 32, one of 48 or 64; a head of 96 or 128 is two, of 256 four.
 // Of 16 columns, each of two warpgroups takes two of the four heads; items of the last round, where they
-// are few, have half of them.
+// are few, have half of them. Where patches have 128 queries or less, items have two heads of 64, one a
+// warpgroup.
 //
 //     warps           role
 //     4 * GROUPS      attend (attention_sm90_attend.cuh)
@@ -25,14 +26,17 @@ namespace spops
 {
 
 // GROUPS warpgroups that attend, of HALVES times 64 queries each.
-template <int DIM_, int GROUPS_, int KEYS_, int STAGES_> struct attention_sm90_policy {
+// PAIR: an item has two heads, a line each.
+template <int DIM_, int GROUPS_, int KEYS_, int STAGES_, bool PAIR_ = false>
+struct attention_sm90_policy {
     static constexpr int DIM = DIM_, GROUPS = GROUPS_, KEYS = KEYS_, STAGES = STAGES_;
+    static constexpr bool PAIR = PAIR_;
     static constexpr int HALVES = DIM <= 64 ? 2 : 1;
-    static constexpr int LINE_HEADS = DIM == 16 ? 4 : DIM == 32 ? 2 : 1;
+    static constexpr int LINE_HEADS = DIM == 16 ? 4 : DIM == 32 || PAIR ? 2 : 1; // of an item
     // Warpgroups have other heads of the same queries, and not other queries.
-    static constexpr bool SPLIT = DIM == 16;
+    static constexpr bool SPLIT = DIM == 16 || PAIR;
     static constexpr int HEADS = SPLIT ? LINE_HEADS / GROUPS : LINE_HEADS; // of a warpgroup
-    static constexpr int CHUNKS = (DIM + 63) / 64;                         // lines a row
+    static constexpr int CHUNKS = PAIR ? 2 : (DIM + 63) / 64;              // lines a row
     static constexpr bool Q_SHARED = DIM > 64; // queries are left operands from shared memory
     static constexpr int Q_BUFFERS = Q_SHARED && DIM <= 128 ? 2 : 1;
     // Steps of a part follow those of the part before, unless parts come in turn. Of 64 columns and two
@@ -98,7 +102,7 @@ template <class P> struct attention_items {
         lines = (p.heads + P::LINE_HEADS - 1) / P::LINE_HEADS;
         pairs = (p.heads + 1) / 2;
         whole = count = tiles * lines;
-        if (!P::SPLIT) return;
+        if (P::LINE_HEADS != 4) return;
         const int last = whole % blocks;
         if (p.heads % P::LINE_HEADS != 0)
             whole = 0;
@@ -112,7 +116,7 @@ template <class P> struct attention_items {
     // The tile, of TILES, of an item.
     __device__ int tile_of(int item, int &head, int &pair) const
     {
-        const bool is_half = P::SPLIT && item >= whole;
+        const bool is_half = P::LINE_HEADS == 4 && item >= whole;
         const int at = is_half ? item + whole : item, of_tile = is_half ? pairs : lines;
         const int tile = at / of_tile, place = at - tile * of_tile;
         head = (is_half ? place / 2 : place) * P::LINE_HEADS;

@@ -114,7 +114,7 @@ template <class P, class T> struct attention_warpgroup {
 #pragma unroll
         for (int i = 0; i < P::HEADS * P::STEPS; ++i) {
             const int step = first + i; // of the line
-            load_matrices(x.q[i], block.q(0) + i / 4 * P::queries * 128 + line * 128 +
+            load_matrices(x.q[i], block.q(0) + step / 4 * P::queries * 128 + line * 128 +
                                       (((step % 4 * 2 + lane / 16) ^ line % 8) << 4));
         }
     }
@@ -215,11 +215,17 @@ template <class P, class T> struct attention_warpgroup {
         barrier_wait(block.full(slot), parity);
     }
 
+    // Of a warpgroup's first head, in lines of a slot.
+    __device__ __forceinline__ static int place_of(int from)
+    {
+        return P::PAIR ? from * P::KEYS * 128 : P::SPLIT ? from * P::DIM * 2 : 0;
+    }
+
     // Of a head, with the k of a stage. from: the warpgroup's first head in the line.
     __device__ __forceinline__ void add_scores(half &x, int head, int at, int from) const
     {
-        const uint64_t k = at_address(descriptor(SWIZZLE_128, 0, 1024),
-                                      block.slot(2 * at) + (P::SPLIT ? from * P::DIM * 2 : 0));
+        const uint64_t k =
+            at_address(descriptor(SWIZZLE_128, 0, 1024), block.slot(2 * at) + place_of(from));
         uint64_t left = 0;
         if (P::Q_SHARED)
             left = at_address(descriptor(SWIZZLE_128, 0, 1024),
@@ -239,7 +245,7 @@ template <class P, class T> struct attention_warpgroup {
     __device__ __forceinline__ void add_values(half &x, int head, int at, int from) const
     {
         const uint64_t v = at_address(descriptor(SWIZZLE_128, P::KEYS * 128, 1024),
-                                      block.slot(2 * at + 1) + (P::SPLIT ? from * P::DIM * 2 : 0));
+                                      block.slot(2 * at + 1) + place_of(from));
 #pragma unroll
         for (int i = 0; i < P::KEYS / 16; ++i)
             wgmma_left<N, P::DIM, ACROSS_K>::run(x.o[head], x.w[i],
