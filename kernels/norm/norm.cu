@@ -11,6 +11,7 @@
 #include "kernels/norm/norm_rows.cuh"
 #include "norm/addnorm_args.h"
 #include "spops/device/dtypes.cuh"
+#include "spops/device/grid_dependency.cuh"
 
 namespace
 {
@@ -413,6 +414,8 @@ template <bool WHOLE, int PIECES, bool ANY, class T, int VEC>
 __global__ void __launch_bounds__(threads)
     held_forward_kernel(const __grid_constant__ norm_params p)
 {
+    grid_dependency_wait();
+    grid_launch_dependents();
     const int64_t n = rows_of(p);
     const row_walk<WHOLE> rows(p);
     const held_row<PIECES, VEC> row(p, rows.lanes);
@@ -459,6 +462,8 @@ struct addnorm_params {
 template <bool WHOLE, int PIECES, bool ANY, class T, int VEC>
 __global__ void __launch_bounds__(threads) addnorm_kernel(const __grid_constant__ addnorm_params a)
 {
+    grid_dependency_wait();
+    grid_launch_dependents();
     const norm_params &p = a.norm;
     const int64_t n = rows_of(p);
     const row_walk<WHOLE> rows(p);
@@ -500,6 +505,8 @@ __global__ void __launch_bounds__(threads) addnorm_kernel(const __grid_constant_
 template <bool ANY, class T, int VEC>
 __global__ void __launch_bounds__(threads) row_forward_kernel(const __grid_constant__ norm_params p)
 {
+    grid_dependency_wait();
+    grid_launch_dependents();
     const int64_t n = rows_of(p);
     const row_walk<true> rows(p);
     for (int64_t r = rows.first; rows.goes_on(r, n); r += rows.step) {
@@ -731,12 +738,12 @@ template <bool ANY, class T, int VEC> struct launcher {
         norm_params p = params_of(args);
         const norm_grids g = grids_of<VEC>(ctx, args, &p);
         if (args->mean == nullptr)
-            return launch(ctx, "norm_forward: launch of row_forward",
-                          pick(p, held_forward_kernel<false, 1, ANY, T, VEC>,
-                               held_forward_kernel<true, 1, ANY, T, VEC>,
-                               held_forward_kernel<true, pieces, ANY, T, VEC>,
-                               row_forward_kernel<ANY, T, VEC>),
-                          g.whole_rows, threads, p);
+            return launch<WAITS_FOR_PREVIOUS>(ctx, "norm_forward: launch of row_forward",
+                                              pick(p, held_forward_kernel<false, 1, ANY, T, VEC>,
+                                                   held_forward_kernel<true, 1, ANY, T, VEC>,
+                                                   held_forward_kernel<true, pieces, ANY, T, VEC>,
+                                                   row_forward_kernel<ANY, T, VEC>),
+                                              g.whole_rows, threads, p);
         return launch(ctx, "norm_forward: launch of batch_forward",
                       batch_forward_kernel<ANY, T, VEC>, g.rows, threads, p);
     }
@@ -752,11 +759,12 @@ template <bool ANY, class T, int VEC> struct launcher {
         a.y_gamma = args->y_gamma;
         a.y_beta = args->y_beta;
         a.norm_y = args->norm_y;
-        return launch(ctx, "addnorm: launch",
-                      a.norm.lanes < 32         ? addnorm_kernel<false, 1, ANY, T, VEC>
-                      : a.norm.cols <= 32 * VEC ? addnorm_kernel<true, 1, ANY, T, VEC>
-                                                : addnorm_kernel<true, pieces, ANY, T, VEC>,
-                      g.whole_rows, threads, a);
+        return launch<WAITS_FOR_PREVIOUS>(ctx, "addnorm: launch",
+                                          a.norm.lanes < 32 ? addnorm_kernel<false, 1, ANY, T, VEC>
+                                          : a.norm.cols <= 32 * VEC
+                                              ? addnorm_kernel<true, 1, ANY, T, VEC>
+                                              : addnorm_kernel<true, pieces, ANY, T, VEC>,
+                                          g.whole_rows, threads, a);
     }
     // Of layer norm.
     static spops_status backward_of_rows(spops_context *ctx, const spops_norm_args *args)
