@@ -42,7 +42,7 @@ struct attention_sm90_policy {
     // Steps of a part follow those of the part before, unless parts come in turn. Of 64 columns and two
     // warpgroups the steps of a part were 8 % slower where they may go on with the next one (H200, 30
     // patches of 4,096 rows, 8 heads: 2.25 ms, 2.06).
-    static constexpr bool IN_TURN = DIM == 64 && GROUPS == 2;
+    static constexpr bool IN_TURN = DIM == 64 && GROUPS == 2 && !PAIR;
     static constexpr bool JOINS = DIM <= 128 && !IN_TURN;
     // A step begins scores of the next stage and values of its own. Where stages are few, k of the next
     // one is copied before v of this one.
@@ -183,7 +183,8 @@ template <class P> struct attention_walk {
 // Parts in turn: f(part) for each. The tiles of an item and of the next one lie in all lanes alike, so the
 // compiler knows that a warp stays together, and keeps what follows from a stage in uniform registers.
 template <class P> struct attention_item {
-    int4 tiles[P::TILES]; // without queries: none
+    static_assert(P::TILES == 2, "two tiles an item");
+    int4 tiles[2]; // without queries: none
 };
 
 template <class P>
@@ -358,6 +359,7 @@ __device__ void attention_gather_in_turn(const attention_params &p,
 {
     constexpr int q_share = P::queries / P::gather_warps, k_share = P::KEYS / P::gather_warps;
     constexpr int bytes = P::DIM * 2;
+    static_assert(P::LINE_HEADS == 1 && P::Q_BUFFERS == 1, "one head an item");
     ring_position<P::STAGES> stage;
     uint32_t round = 0; // of q
     attention_for_parts<P>(p, [&](const attention_part &part) {

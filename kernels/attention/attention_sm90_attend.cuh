@@ -113,8 +113,9 @@ template <class P, class T> struct attention_warpgroup {
         const int line = first_row(number) + lane % 16, first = head_of_line(part) * P::STEPS;
 #pragma unroll
         for (int i = 0; i < P::HEADS * P::STEPS; ++i) {
-            const int step = first + i; // of the line
-            load_matrices(x.q[i], block.q(0) + step / 4 * P::queries * 128 + line * 128 +
+            // Of the line. A head that half an item lacks has any steps of it.
+            const int step = first + i, chunk = P::PAIR ? step / 4 : 0;
+            load_matrices(x.q[i], block.q(0) + chunk * P::queries * 128 + line * 128 +
                                       (((step % 4 * 2 + lane / 16) ^ line % 8) << 4));
         }
     }
