@@ -369,10 +369,11 @@ static spops_norm_args norm_of_y(const spops_norm_args *of, spops_matrix y, cons
     return args;
 }
 
+// As chunk_elements of kernels says.
 static bool is_wide(spops_matrix m)
 {
-    return (uintptr_t)m.data % 16 == 0 &&
-           (m.rows <= 1 || (uint64_t)m.row_stride * spops_dtype_bytes(m.dtype) % 16 == 0);
+    const uint64_t stride = m.rows <= 1 ? 0 : (uint64_t)m.row_stride * spops_dtype_bytes(m.dtype);
+    return (uintptr_t)m.data % 16 == 0 && stride % 16 == 0 && stride >> 32 == 0;
 }
 
 // Whether a warp can hold a row, by pieces of 16 bytes or numbers.
