@@ -989,6 +989,10 @@ static void refuse_partials(test_rank *r, part *p)
     expect_refusal(
         r, spops_chunk_sums_execute(r->ctx, p->sums, new_rows(p, 2, 9, SPOPS_DTYPE_F32), out), call,
         0, "partials have 9 columns and row_stride 9, expected at most 8 columns, without gaps");
+    if (r->rank == 0) out = (float *)(uintptr_t)0x1001; // refused before it is read
+    some.rows = 2;
+    expect_refusal(r, spops_chunk_sums_execute(r->ctx, p->sums, some, out), call, 0,
+                   "out is at 0x1001, expected an address aligned to 4 bytes");
 }
 
 // Each rank has the same rows of a level; what is wrong on rank 1 alone is said on all.

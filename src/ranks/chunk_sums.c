@@ -247,7 +247,8 @@ static spops_status check_partials(spops_context *ctx, const char *call, const s
                   call, n, partials.row_stride, s->max_values);
     SPOPS_REQUIRE(ctx, n == 0 || (out != NULL && (num == 0 || partials.data != NULL)),
                   "%s: out or partials is NULL", call);
-    return SPOPS_STATUS_OK;
+    SPOPS_TRY(spops_check_aligned(ctx, call, "partials", partials.data, sizeof(float)));
+    return spops_check_aligned(ctx, call, "out", out, sizeof *out);
 }
 
 spops_status spops_chunk_sums_execute(spops_context *ctx, spops_chunk_sums *sums,

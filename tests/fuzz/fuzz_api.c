@@ -2398,9 +2398,9 @@ static void use_ranks(world *w)
         (void)CALL(w, spops_halo_end(w->ctx, halo));
     }
     if (sums != NULL) {
-        const int64_t n = pick(w, 9);
-        const spops_matrix partials = matrix(w, cut.num_chunks, n, SPOPS_DTYPE_F32);
-        (void)CALL(w, spops_chunk_sums_execute(w->ctx, sums, partials, vector(w, n)));
+        const spops_matrix partials = matrix(w, cut.num_chunks, pick(w, 9), SPOPS_DTYPE_F32);
+        float *out = vector(w, partials.cols);
+        (void)CALL(w, spops_chunk_sums_execute(w->ctx, sums, partials, out));
     }
     spops_chunk_sums_destroy(sums);
     spops_halo_destroy(halo);
