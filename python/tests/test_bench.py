@@ -40,10 +40,10 @@ def test_cpu(device, tmp_path):
     for camera in rig["cameras"]:
         camera["cam2lidar"] = camera["cam2ego"]
     (tmp_path / "rig.json").write_text(json.dumps(rig))
-    np.save(tmp_path / "scan.npy", np.load(root / "examples" / "scan.npy")[:3000])
+    scan = root / "examples" / "scan.npy"
     output = tmp_path / "rows.jsonl"
-    text = run("cpu.py", tmp_path / "scan.npy", "--samples", 1, "--rig", tmp_path / "rig.json", "--output", output)
+    text = run("cpu.py", scan, "--samples", 1, "--rig", tmp_path / "rig.json", "--output", output)
     works = [json.loads(line)["work"] for line in output.read_text().splitlines()]
-    assert works[:2] == ["voxels of 3000 points, means", "radius search, 3000 points"]
+    assert works[:2] == ["voxels of 400 points, means", "radius search, 400 points"]
     assert works[-1] == "convolution 128 to 128, with its map"
     assert any(work.startswith("BEV pooling") for work in works) != ("SciPy is not installed" in text)
