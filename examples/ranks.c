@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Training of a MinkUNet over ranks that are threads of this process, on the CPU. Without
+ * Training of a MinkUNet over ranks that are threads of this process, on the CPU or on GPUs. Without
  * options small clouds are trained on for two steps by 1, 2, 3 and 8 ranks, in several partitions, and
  * outputs, gradients, parameters and running statistics are compared bit for bit with those of one rank.
  *
  *     ranks [--backend cpu|cuda] [--dtype f32|f16] [--width 0.125] [--levels 3] [--voxels 3000] [--ranks 2]
  *     ranks --time RANKS [...]    times of a step by RANKS ranks, and of what it exchanges
+ *     --graph 1                   a step is captured once, with what it exchanges (over NCCL)
+ *     --nccl 1                    each rank has a GPU; else ranks share one, and rows are copied
  */
 #define _POSIX_C_SOURCE 200112L
 #include "ranks/network.h"
@@ -25,7 +27,7 @@ typedef struct options {
     spops_backend_kind backend;
     spops_dtype dtype;
     double width;
-    int levels, ranks, time_ranks, launches, graph;
+    int levels, ranks, time_ranks, launches, nccl, graph;
     int64_t voxels;
 } options;
 
@@ -70,7 +72,8 @@ typedef struct job {
     const cloud *cloud;
     int steps, ranks, first_chunk[MAX_RANKS + 1], has_first;
     spops_comm_group *group;
-    pthread_barrier_t met; /* all ranks have a context */
+    pthread_barrier_t met; /* all ranks have a context, and rank 0 has put an id */
+    uint8_t id[SPOPS_COMM_NCCL_ID_BYTES];
     rank *all;
     results r;
     double step_ms, halo_ms, forward_ms, sums_ms, used_gb;
@@ -209,7 +212,7 @@ static int time_call(const rank *r, ranks_network *n, spops_status (*call)(ranks
 
     *least_ms = 0;
     for (int i = 0; i < r->j->o->launches + 1 && !failed; ++i) {
-        SAY(n->d, spops_context_wait_sync(n->d->ctx));
+        SAY(n->d, spops_comm_wait_sync(n->d->ctx, n->comm));
         if (i == 1) {
             g = r->j->o->graph ? graph_capture(n->d, run_part, &p, 1)
                                : graph_plain(n->d, run_part, &p);
@@ -220,7 +223,7 @@ static int time_call(const rank *r, ranks_network *n, spops_status (*call)(ranks
         const double begin = now_ms();
         if (i == 0) SAY(n->d, call(n));
         failed = failed || (i > 0 && graph_launch(g));
-        SAY(n->d, spops_context_wait_sync(n->d->ctx));
+        SAY(n->d, spops_comm_wait_sync(n->d->ctx, n->comm));
         SAY(n->d, spops_comm_barrier_sync(n->d->ctx, n->comm));
         const double ms = now_ms() - begin;
         if (i > 0 && (*least_ms <= 0 || ms < *least_ms)) *least_ms = ms;
@@ -267,9 +270,19 @@ static int run_network(const rank *r, const device *d, spops_comm *comm, ranks_n
     return failed;
 }
 
-static int join_ranks(const rank *r, const device *d, spops_comm **comm)
+/* Threads of this process with a GPU each, over NCCL, or that share what there is. */
+static int join_ranks(rank *r, const device *d, spops_comm **comm)
 {
-    SAY(d, spops_comm_create_threads(d->ctx, r->j->group, r->number, NULL, comm));
+    job *j = r->j;
+    if (!j->o->nccl) {
+        SAY(d, spops_comm_create_threads(d->ctx, j->group, r->number, NULL, comm));
+        return 0;
+    }
+    r->failed = r->number == 0 && spops_comm_get_nccl_id(d->ctx, j->id) != SPOPS_STATUS_OK;
+    if (r->failed) fprintf(stderr, "%s\n", spops_last_error(d->ctx));
+    (void)pthread_barrier_wait(&j->met);
+    if (j->all[0].failed) return 1;
+    SAY(d, spops_comm_create_nccl_id(d->ctx, j->id, j->ranks, r->number, NULL, comm));
     return 0;
 }
 
@@ -279,7 +292,8 @@ static void *run_rank(void *argument)
     ranks_network *n = (ranks_network *)calloc(1, sizeof *n);
     spops_comm *comm = NULL;
     device d;
-    const int opened = n != NULL && !device_open_on(&d, r->j->o->backend, 0);
+    const int opened =
+        n != NULL && !device_open_on(&d, r->j->o->backend, r->j->o->nccl ? r->number : 0);
 
     r->failed = !opened;
     (void)pthread_barrier_wait(&r->j->met);
@@ -465,6 +479,8 @@ int main(int argc, char **argv)
             o.graph = atoi(value);
         else if (strcmp(argv[i], "--launches") == 0)
             o.launches = atoi(value);
+        else if (strcmp(argv[i], "--nccl") == 0)
+            o.nccl = atoi(value);
         else
             return fprintf(stderr, "%s: no such option\n", argv[i]), 2;
     }
