@@ -47,6 +47,8 @@ int graph_launch(graph *g);
 int graph_num_kernels(const graph *g); /* 0 where nothing is captured */
 void graph_destroy(graph *g);
 
+double host_clock_us(void);
+
 /* Median time of a launch, over a number of them. */
 int graph_time(graph *g, int num_launches, double *time_us);
 /* Of one launch; waits for it. */

@@ -10,6 +10,7 @@
 #include "networks/device.h"
 
 enum {
+    RANKS_MOST = 64,
     RANKS_LEVELS = 5,
     RANKS_LAYERS = 64,
     RANKS_VALUES = 96,
@@ -52,6 +53,8 @@ typedef struct ranks_level {
     spops_kernel_map **chunk_maps[3];
     spops_sparseconv **chunk_convs[3];
     void *grad_sum, *temporary; /* rows of the widest layer */
+    int num_exchanges; /* of ghosts in a step, and the bytes that this rank sends in them */
+    int64_t halo_bytes;
 } ranks_level;
 
 typedef struct ranks_network {
@@ -73,6 +76,7 @@ typedef struct ranks_network {
     float *statistics, *all_statistics;                /* [chunks][2 max_cols] */
     void *target;                                      /* like the output */
     int64_t halo_bytes;                                /* that this rank sends in a step */
+    double halos_ms, plans_ms;                         /* making these took */
 } ranks_network;
 
 /* All of it. rows: [num_rows][4] host, this rank's of the finest level. 0 for success. */
@@ -87,9 +91,19 @@ spops_status ranks_forward(ranks_network *n);
 spops_status ranks_backward(ranks_network *n);
 spops_status ranks_update(ranks_network *n, float rate);
 
-/* The exchanges of ghosts of a step, and the sum of the gradients of weights, alone. */
-spops_status ranks_halos(ranks_network *n);
+/* Parts of a step alone: the exchanges of ghosts of a level (-1: of all); the statistics and sums of norms that
+   ranks exchange; the sum of the gradients of weights. */
+spops_status ranks_halos(ranks_network *n, int level);
+spops_status ranks_norm_sums(ranks_network *n);
 spops_status ranks_sums(ranks_network *n);
+
+/* The products of layers within levels, forward, by plans of the caller that write other rows, at most as many
+   as a level has: [num_levels] each. */
+spops_status ranks_convolve(ranks_network *n, spops_sparseconv *const *convs, const int64_t *rows);
+
+/* So many bytes to the next rank, and as many from the one before. Memory of gradients is written over. */
+spops_status ranks_pass_on(ranks_network *n, int64_t bytes);
+int64_t ranks_most_to_pass_on(const ranks_network *n);
 
 /* A number from -1 to 1 that follows from a row and a column: a feature, the target, another. */
 enum { RANKS_FEATURE = 1, RANKS_TARGET = 2, RANKS_WEIGHT = 3, RANKS_CLOUD = 4 };
