@@ -659,6 +659,8 @@ static void check_said(const drawn_call *c, const char *fault, const char *name,
                        const char *message)
 {
     char text[160] = "";
+    // What has no rows may count as absent.
+    if (name == NULL && strstr(message, " is given, and ") != NULL) return;
     for (size_t i = 0; i < sizeof said / sizeof *said; ++i)
         if (strcmp(said[i].fault, fault) == 0) snprintf(text, sizeof text, "%s", said[i].text);
     if (strncmp(fault, "over ", 5) == 0)

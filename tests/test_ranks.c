@@ -1112,8 +1112,7 @@ ParameterizedTest(struct backend_param *p, ranks, norms_of_parts_refuse)
                  SPOPS_STATUS_INVALID_ARGUMENT);
     cr_assert_eq(spops_batchnorm_sums_execute(d.ctx, g, x, a, b, NULL, NULL, NULL, c, NULL),
                  SPOPS_STATUS_INVALID_ARGUMENT);
-    cr_assert_str_eq(spops_last_error(d.ctx),
-                     "batchnorm_sums_execute: grad_gamma or grad_beta is NULL, expected both");
+    cr_assert_str_eq(spops_last_error(d.ctx), "batchnorm_sums_execute: grad_beta is NULL");
     cr_assert_eq(spops_batchnorm_gradient_execute(d.ctx, g, x, a, b, NULL, NULL, c, e, 0, NULL, g),
                  SPOPS_STATUS_INVALID_ARGUMENT);
     cr_assert_str_eq(spops_last_error(d.ctx),

@@ -583,6 +583,48 @@ def batchnorm_backward(
     grad_beta: Tensor | bool = True,
 ) -> Tensor | tuple[Tensor, ...]: ...  # Gradients of batchnorm after batchnorm_statistics; of constant statistics with fixed_statistics.
 
+def batchnorm_merge(
+    statistics: Tensor,
+    chunk_rows: Tensor,
+    momentum: float = 0.0,
+    mean: Tensor | None = None,
+    var: Tensor | None = None,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+) -> Tensor | tuple[Tensor, ...]: ...  # Mean and variance of every column of rows in several places, from those of each: rows of mean, then var.
+
+def batchnorm_sums(
+    x: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    grad_out: Tensor,
+    gamma: Tensor | None = None,
+    beta: Tensor | None = None,
+    num_rows: Tensor | None = None,
+    epsilon: float = 0.0,
+    activation: str | int = 'none',
+    activation_slope: float = 0.0,
+    grad_gamma: Tensor | None = None,
+    grad_beta: Tensor | None = None,
+) -> tuple[Tensor, Tensor]: ...  # The sums of batchnorm_backward over the rows of one place.
+
+def batchnorm_gradient(
+    x: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    grad_gamma: Tensor,
+    grad_beta: Tensor,
+    grad_out: Tensor,
+    total_rows: int,
+    gamma: Tensor | None = None,
+    beta: Tensor | None = None,
+    num_rows: Tensor | None = None,
+    epsilon: float = 0.0,
+    activation: str | int = 'none',
+    activation_slope: float = 0.0,
+    grad_x: Tensor | None = None,
+) -> Tensor: ...  # The gradient of x of batchnorm_backward, from the sums over the total_rows rows of all places.
+
 def layernorm(
     x: Tensor,
     gamma: Tensor | None = None,

@@ -27,7 +27,7 @@ from . import nn as _nn
 from ._boxed import function as _function
 from ._plan import Plan
 from ._tensor import per_axis
-from .comm import Comm, CommBroken, _check, _context_reserve, _Matrix
+from .comm import Comm, CommBroken, _check, _Matrix
 
 _p, _i32, _i64, _size = _c.c_void_p, _c.c_int32, _c.c_int64, _c.c_size_t
 _orders = {"morton": 2, "hilbert": 3}
@@ -67,12 +67,7 @@ class _HaloInfo(_c.Structure):
                 ("all_chunk_rows", _p), ("num_all_rows", _i64), ("coords", _p)]  # fmt: skip
 
 
-class _NormOptions(_c.Structure):
-    _fields_ = [("struct_size", _size), ("num_rows", _p), ("epsilon", _c.c_float), ("momentum", _c.c_float), ("activation", _c.c_int),
-                ("fixed_statistics", _i32), ("activation_slope", _c.c_float)]  # fmt: skip
-
-
-_i32s, _out, _status, _norm = _c.POINTER(_i32), _c.POINTER(_p), _c.c_int, _c.POINTER(_NormOptions)
+_i32s, _out, _status = _c.POINTER(_i32), _c.POINTER(_p), _c.c_int
 _coords_create = _function("spops_coords_create", _status, _p, _i32, _i64, _p, _c.POINTER(_CoordsOptions), _out)
 _coords_destroy = _function("spops_plan_destroy", None, _p)
 _coords_view = _function("spops_coords_get_view", _status, _p, _p, _c.POINTER(_CoordsView))
@@ -90,10 +85,6 @@ _halo_destroy = _function("spops_halo_destroy", None, _p)
 _sums_create = _function("spops_chunk_sums_create", _status, _p, _p, _p, _i64, _out)
 _sums_execute = _function("spops_chunk_sums_execute", _status, _p, _p, _Matrix, _p)
 _sums_destroy = _function("spops_chunk_sums_destroy", None, _p)
-_norm_scratch_bytes = _function("spops_norm_scratch_bytes", _size, _i64, _i64)
-_norm_merge = _function("spops_batchnorm_merge_execute", _status, _p, _p, _Matrix, _norm, _p, _p, _p, _p)
-_norm_sums = _function("spops_batchnorm_sums_execute", _status, _p, _Matrix, _Matrix, _p, _p, _p, _p, _norm, _p, _p)
-_norm_gradient = _function("spops_batchnorm_gradient_execute", _status, _p, _Matrix, _Matrix, _p, _p, _p, _p, _p, _p, _i64, _norm, _Matrix)
 
 
 def _address(t: Tensor | None):
@@ -645,36 +636,29 @@ class _BatchNorm(Function):
     @staticmethod
     def forward(ctx, x, gamma, beta, running_mean, running_var, level, momentum, epsilon, activation, slope):
         comm, cols, halo, first = level.partition.comm, x.shape[1], level.halo, level.partition.first_chunk
-        x, options = x.contiguous(), _NormOptions(_c.sizeof(_NormOptions), None, epsilon, momentum, activation, 0, slope)
+        x = x.contiguous()
         own, every = (x.new_empty((n, 2 * cols), dtype=torch.float32) for n in (len(halo.chunks()), level.partition.num_chunks))
         for n, c in enumerate(halo.chunks()):
             F.batchnorm_statistics(x[c], mean=own[n, :cols], var=own[n, cols:])
         ranks = range(comm.num_ranks)
         comm.exchange(own, every, [len(own)] * len(ranks), [0] * len(ranks), [first[r + 1] - first[r] for r in ranks], first[:-1])
-        mean, var = x.new_empty((2, cols), dtype=torch.float32).unbind(0)
-        lib = comm._context()
-        _check(_norm_merge(lib, _address(halo.all_chunk_rows), comm._matrix(every, "statistics"), _c.byref(options), _address(mean),
-                           _address(var), _address(running_mean), _address(running_var)), lib)  # fmt: skip
+        mean, var = F.batchnorm_merge(every, halo.all_chunk_rows, momentum, running_mean=running_mean, running_var=running_var)[:2]
         ctx.save_for_backward(x, mean, var, gamma, beta)
-        ctx.level, ctx.options = level, options
+        ctx.level, ctx.how = level, dict(epsilon=epsilon, activation=activation, activation_slope=slope)
         return _made.batchnorm_raw(x, mean, var, gamma, beta, None, None, epsilon, activation, slope)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
         x, mean, var, gamma, beta = ctx.saved_tensors
-        level, cols, options = ctx.level, x.shape[1], _c.byref(ctx.options)
-        comm, grad, gx = level.partition.comm, grad.to(x.dtype).contiguous(), torch.empty_like(x)
-        lib = comm._context()
-        _check(_context_reserve(lib, _norm_scratch_bytes(max(len(x), 1), cols)), lib)
-        given = [_address(t) for t in (mean, var, gamma, beta)]
+        level, cols = ctx.level, x.shape[1]
+        grad = grad.to(x.dtype).contiguous()
         partials = x.new_empty((len(level.halo.chunks()), 2 * cols), dtype=torch.float32)
         for n, c in enumerate(level.halo.chunks()):
             to = partials[n]
-            _check(_norm_sums(lib, comm._matrix(grad[c], "grad"), comm._matrix(x[c], "x"), *given, options, _address(to), _address(to[cols:])), lib)
+            F.batchnorm_sums(x[c], mean, var, grad[c], gamma=gamma, beta=beta, grad_gamma=to[:cols], grad_beta=to[cols:], **ctx.how)
         sums = level.partition.chunk_sums(partials)
-        _check(_norm_gradient(lib, comm._matrix(grad, "grad"), comm._matrix(x, "x"), *given, _address(sums), _address(sums[cols:]),
-                              level.num_all_rows, options, comm._matrix(gx, "grad_x")), lib)  # fmt: skip
+        gx = F.batchnorm_gradient(x, mean, var, sums[:cols], sums[cols:], grad, level.num_all_rows, gamma=gamma, beta=beta, **ctx.how)
         needs = ctx.needs_input_grad
         return gx, sums[:cols] if needs[1] else None, sums[cols:] if needs[2] else None, None, None, None, None, None, None, None
 

@@ -46,6 +46,7 @@ VALUES = {
     "patches": dict(num_rows=24),
     "patches_order": dict(patch_rows=8),
     **dict.fromkeys(("attention", "attention_backward"), dict(heads=2, kv_heads=1, rotary_axis_dim=2)),
+    "batchnorm_gradient": dict(total_rows=30),
     "segment_topk": dict(k=3),
     "segment_topk_backward": dict(k=3),
     "bev_plan": dict(**BEV, input_height=16, input_width=24, depth_start_m=1.0, depth_step_m=1.0, grid_lower_m=[-8.0, -8, -8],
@@ -59,7 +60,7 @@ VALUES = {
     **dict.fromkeys(("sparseconv_quantized", "linear_quantized"), dict(dtype=torch.float32)),
     "dequantize": dict(dtype=torch.float32),
 }  # fmt: skip
-LISTS = {"patches": {"Q": 24, "K": 24}, **dict.fromkeys(("attention", "attention_backward"), {"B": 9})}  # sizes of a row's own
+LISTS = {"patches": {"Q": 24, "K": 24}, "batchnorm_merge": {"C": 16}, **dict.fromkeys(("attention", "attention_backward"), {"B": 9})}  # sizes of a row's own
 
 
 def plan_of(kind, row):

@@ -1406,21 +1406,6 @@ static void normalise(world *w)
     case 3: CALL(w, spops_layernorm_execute(w->ctx, x, a, b, &o, out)); break;
     case 4: CALL(w, spops_rmsnorm_execute(w->ctx, x, a, &o, out)); break;
     case 5: CALL(w, spops_rmsnorm_execute_backward(w->ctx, g, x, a, &o, out, gg)); break;
-    case 6: CALL(w, spops_batchnorm_sums_execute(w->ctx, g, x, a, b, p, q, &o, gg, gb)); break;
-    case 7:
-        CALL(w, spops_batchnorm_gradient_execute(w->ctx, g, x, a, b, p, q, gg, gb, count_of(w, n),
-                                                 &o, out));
-        break;
-    case 8: {
-        const spops_matrix parts = matrix(w, 1, 2 * cols, rarely(w) ? t : SPOPS_DTYPE_F32);
-        const int64_t each = parts.cols / 2; // of the matrix as it is, not as it was asked for
-        int32_t *rows = ints(w, parts.rows, n + 1);
-        float *mean = vector(w, each), *var = vector(w, each);
-        float *running_mean = vector(w, each), *running_var = vector(w, each);
-        CALL(w, spops_batchnorm_merge_execute(w->ctx, rows, parts, &o, mean, var, running_mean,
-                                              running_var));
-        break;
-    }
     default: CALL(w, spops_layernorm_execute_backward(w->ctx, g, x, a, b, &o, out, gg, gb));
     }
 }
