@@ -2326,7 +2326,8 @@ static void use_comm(world *w)
                           matrix(w, 1, width < MOST_BYTES ? width : 3, SPOPS_DTYPE_F32)));
         (void)CALL(w, spops_comm_wait_sync(w->ctx, comm));
         (void)CALL(w, spops_comm_agree_sync(w->ctx, comm, said[pick(w, 4)]));
-        FUZZ_REQUIRE(spops_comm_rank(comm) == 0 && spops_comm_num_ranks(comm) == num_ranks, "rank");
+        FUZZ_REQUIRE(spops_comm_rank(comm) == rank && spops_comm_num_ranks(comm) == num_ranks,
+                     "rank");
     }
     const int is_first = (int)pick(w, 2);
     if (is_first) spops_comm_group_destroy(group);
