@@ -350,7 +350,7 @@ def test_refusals(scan, tmp_path, device):
         for key in job.tiles()[1:]:
             job.label(key, by_height)
         job._part(job.tiles()[0]).touch()
-        np.savez(job._part(job.tiles()[0]), source=np.zeros(0, np.int32), index=np.zeros(0, np.int64), labels=np.zeros(0, np.uint8))
+        np.savez(job._part(job.tiles()[0]), **dict.fromkeys(("files", "counts", "index", "labels"), np.zeros(0, np.int64)))
         job.write(0)
 
 
