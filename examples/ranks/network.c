@@ -206,7 +206,8 @@ static spops_status multiply(ranks_network *n, const ranks_layer *l, spops_matri
 
     if (l->relation == POINTWISE)
         return spops_linear_execute(n->d->ctx, rows_of(n, l->in, 0), weights_of(n, l), NULL, sum);
-    if (within) PASS(spops_halo_execute(n->d->ctx, on->halo, rows_of(n, l->in, 1)));
+    if (within)
+        PASS(spops_halo_execute(n->d->ctx, on->halo, rows_of(n, l->in, 0), rows_of(n, l->in, 1)));
     return spops_sparseconv_execute(n->d->ctx, on->convs[l->relation], rows_of(n, l->in, within),
                                     weights_of(n, l), NULL, sum);
 }
@@ -347,7 +348,8 @@ static spops_status run_back(ranks_network *n, const ranks_layer *l)
     else
         PASS(spops_convert_execute(n->d->ctx, g, first_rows(sum, owned)));
     /* Ghosts' gradients travel while those of weights are computed. */
-    if (within && l->in.value != n->input) PASS(spops_halo_begin(n->d->ctx, level->halo, sum));
+    if (within && l->in.value != n->input)
+        PASS(spops_halo_begin(n->d->ctx, level->halo, first_rows(sum, owned), sum));
     PASS(weights_backward(n, l, first_rows(sum, owned), rows_of(n, l->in, within)));
     if (l->in.value == n->input) return SPOPS_STATUS_OK;
     if (within) PASS(spops_halo_end(n->d->ctx, level->halo));
@@ -398,10 +400,12 @@ spops_status ranks_halos(ranks_network *n, int of_level)
         const ranks_layer *l = &n->layers[i];
         ranks_level *level = &n->levels[l->level];
         if (l->relation != WITHIN || (of_level >= 0 && l->level != of_level)) continue;
-        PASS(spops_halo_execute(n->d->ctx, level->halo, rows_of(n, l->in, 1)));
+        PASS(
+            spops_halo_execute(n->d->ctx, level->halo, rows_of(n, l->in, 0), rows_of(n, l->in, 1)));
         if (l->in.value == n->input) continue;
-        PASS(spops_halo_execute(n->d->ctx, level->halo,
-                                plain(n, level->grad_sum, level->rows, l->out.cols)));
+        const spops_matrix sum = plain(n, level->grad_sum, level->rows, l->out.cols);
+        PASS(spops_halo_execute(n->d->ctx, level->halo, first_rows(sum, level->info.num_owned),
+                                sum));
     }
     return SPOPS_STATUS_OK;
 }

@@ -41,7 +41,10 @@ typedef enum spops_plan_kind {
     SPOPS_PLAN_PATCHES = 15,
     SPOPS_PLAN_BUCKETS = 16,
     SPOPS_PLAN_POINT_LEVEL = 17,
-    SPOPS_PLAN_POINT_PYRAMID = 18
+    SPOPS_PLAN_POINT_PYRAMID = 18,
+    SPOPS_PLAN_PARTITION = 19,
+    SPOPS_PLAN_HALO = 20,
+    SPOPS_PLAN_CHUNK_SUMS = 21
 } spops_plan_kind;
 
 /** What a kind of plan is. Static text. */
@@ -94,7 +97,8 @@ SPOPS_API spops_status spops_plan_describe(spops_context *ctx, const spops_plan 
  * scratch_bytes  That its calls need in the context. Either may be NULL.
  *
  * Errors    INVALID_ARGUMENT (NULL, a description that no plan has), NOT_SUPPORTED (a plan that has no
- *           block: a convolution by gather-matmul-scatter), OUT_OF_MEMORY (too large for an address).
+ *           block: a convolution by gather-matmul-scatter, a partition, what stands on a communicator),
+ *           OUT_OF_MEMORY (too large for an address).
  * Threads   One thread at a time per ctx.
  */
 SPOPS_API spops_status spops_plan_measure(spops_context *ctx, const int64_t *ints, int32_t num_ints,

@@ -801,7 +801,8 @@ def coords_grown(
 
 def coords_rows(
     coords: Plan,
-) -> tuple[Array, Array]: ...  # Rows of a set, and how many are in use.
+    items: bool = False,
+) -> Array | tuple[Array, ...]: ...  # Rows of a set, how many are in use, and which of the rows that it was made from each is, the first of equal ones.
 
 def dense(
     x: Array,
