@@ -43,10 +43,10 @@ def run(args, ranks, voxels, chunks):
         output = Path(folder) / "lines"
         words = {
             "--time": ranks, "--voxels": int(voxels), "--chunks": chunks, "--backend": args.backend, "--dtype": args.dtype, "--width": args.width,
-            "--levels": args.levels, "--cloud": args.cloud, "--launches": args.launches, "--timeout": args.timeout, "--nccl": int(args.nccl and ranks > 1),
+            "--levels": args.levels, "--cloud": args.cloud, "--launches": args.launches, "--timeout": args.timeout, "--nccl": int(args.nccl),
             "--graph": int(args.graph),
         }  # fmt: skip
-        command = [str(args.paths[0]), *(f"{w}" for pair in words.items() for w in pair)]
+        command = [str(args.paths[0]), *(f"{w}" for pair in words.items() for w in pair), *args.options.split()]
         began = time.monotonic()
         try:
             done = subprocess.run([*command, "--output", str(output)], capture_output=True, text=True, timeout=args.seconds, check=False)
@@ -86,21 +86,24 @@ def by_run(lines):
     return runs
 
 
-def step_of(cases):
-    return cases.get("step, captured", cases["step"])["median_us"]
+def gain_of(one, many):
+    """How many times as fast a step of many ranks is, captured where both are."""
+    case = "step, captured" if "step, captured" in one and "step, captured" in many else "step"
+    return one[case]["median_us"] / many[case]["median_us"]
 
 
 def scaling_rows(runs):
-    yield "| scaling | ranks | voxels | step, ms | captured | forward | backward | made in, s | GB used | |"
+    yield "| scaling | ranks | voxels | step, ms | captured | forward | backward | made in, s | GB: rows, plans, gradients, used | |"
     yield "|---|---|---|---|---|---|---|---|---|---|"
     for (scaling, ranks), cases in sorted(runs.items(), key=lambda r: (r[0][0] != "weak", r[0][1])):
         one, made, says = runs.get((scaling, 1)), cases["made"], ""
         if one is not None and ranks > 1:
-            gain = step_of(one) / step_of(cases)
+            gain = gain_of(one, cases)
             says = f"efficiency {gain:.1%}" if scaling == "weak" else f"{gain:.2f} times as fast"
         ms = [f"{cases[c]['median_us'] / 1000:.2f}" if c in cases else "" for c in ("step", "step, captured", "forward", "backward")]
         seconds = max(sum(made[k][r] for k in ("partition_ms", "halos_ms", "plans_ms")) for r in range(ranks)) / 1000
-        yield f"| {scaling} | {ranks} | {cases['step']['voxels']:,} | {' | '.join(ms)} | {seconds:.2f} | {max(made['used_gb']):.1f} | {says} |"
+        memory = [1e-9 * max(made[k]) for k in ("row_bytes", "plan_bytes", "gradient_bytes")] + [max(made["used_gb"])]
+        yield f"| {scaling} | {ranks} | {cases['step']['voxels']:,} | {' | '.join(ms)} | {seconds:.2f} | {', '.join(f'{m:.2f}' for m in memory)} | {says} |"
 
 
 def rows_of_exchanges(cases):
@@ -169,6 +172,7 @@ def main():
     m.add_argument("--launches", type=int, default=5)
     m.add_argument("--timeout", type=int, default=20, help="seconds that a rank waits for others (default 20)")
     m.add_argument("--seconds", type=float, default=600, help="limit of one run (default 600)")
+    m.add_argument("--options", default="", help="more options of the program, in one word")
     m.add_argument("--output", help="JSON lines are added to this file")
     args = m.parse_args()
     return table(args.paths) if args.table else measure(args)

@@ -11,6 +11,7 @@
  *     --nccl 1                    each rank has a GPU; else ranks share one, and rows are copied
  *     --graph 1                   a step once more, captured with what it exchanges (over NCCL)
  *     --timeout 60                seconds that a rank waits for others
+ *     --any-dataflow 1            plans know every way of running, also where implicit GEMM serves all
  *     --output FILE               append what was measured, a JSON object a line; bench/scaling.py reads it
  */
 #define _POSIX_C_SOURCE 200112L
@@ -31,7 +32,7 @@ typedef struct options {
     spops_backend_kind backend;
     spops_dtype dtype;
     double width;
-    int levels, ranks, time_ranks, launches, nccl, graph, chunks, timeout;
+    int levels, ranks, time_ranks, launches, nccl, graph, chunks, timeout, any_dataflow;
     int64_t voxels;
     const char *cloud, *output;
 } options;
@@ -170,8 +171,9 @@ static int run_network(const rank *r, const device *d, spops_comm *comm, ranks_n
     int failed = take_rows(r, d, comm, &partition, &rows, &at, &num);
     const double taken = host_clock_us();
 
-    failed = failed || ranks_network_create(n, d, comm, partition, num, num > 0 ? rows[0] : NULL,
-                                            j->o->width, j->o->levels, j->o->dtype);
+    failed =
+        failed || ranks_network_create(n, d, comm, partition, num, num > 0 ? rows[0] : NULL,
+                                       j->o->width, j->o->levels, j->o->dtype, j->o->any_dataflow);
     free(rows);
     spops_partition_destroy(partition);
     if (!failed && j->measured != NULL) {
@@ -364,10 +366,12 @@ static void print_measured(const job *j)
            spops_dtype_name(o->dtype), all[0].device, o->launches);
     for (int r = 0; r < j->ranks; ++r)
         printf("  rank %d: %lld rows, %lld of them beside ghosts, %lld ghosts at the finest level; "
-               "made in: partition %.0f, halos %.0f, plans %.0f ms; %.1f GB used\n",
+               "made in: partition %.0f, halos %.0f, plans %.0f ms; MB: rows %.1f, plans %.1f, "
+               "parameters and gradients %.1f, all on the device %.0f\n",
                r, (long long)all[r].owned[0], (long long)all[r].boundary[0],
                (long long)all[r].ghosts[0], all[r].partition_ms, all[r].halos_ms, all[r].plans_ms,
-               all[r].used_gb);
+               1e-6 * (double)all[r].row_bytes, 1e-6 * (double)all[r].plan_bytes,
+               1e-6 * (double)all[r].gradient_bytes, 1e3 * all[r].used_gb);
     printf("  %-20s%10s%10s%12s%10s   each rank's own\n", "part", "all", "least", "MB sent",
            "GB/s");
     for (int i = 0; i < all[0].num_parts; ++i) {
@@ -425,6 +429,9 @@ static int write_measured(const job *j)
             EACH_RANK("partition_ms", "%.1f", all[r].partition_ms);
             EACH_RANK("halos_ms", "%.1f", all[r].halos_ms);
             EACH_RANK("plans_ms", "%.1f", all[r].plans_ms);
+            EACH_RANK("row_bytes", "%lld", (long long)all[r].row_bytes);
+            EACH_RANK("plan_bytes", "%lld", (long long)all[r].plan_bytes);
+            EACH_RANK("gradient_bytes", "%lld", (long long)all[r].gradient_bytes);
             EACH_RANK("used_gb", "%.2f", all[r].used_gb);
         }
         fprintf(f, "}\n");
@@ -485,6 +492,8 @@ int main(int argc, char **argv)
             o.nccl = atoi(value);
         else if (strcmp(argv[i], "--chunks") == 0)
             o.chunks = atoi(value);
+        else if (strcmp(argv[i], "--any-dataflow") == 0)
+            o.any_dataflow = atoi(value);
         else if (strcmp(argv[i], "--timeout") == 0)
             o.timeout = atoi(value);
         else if (strcmp(argv[i], "--cloud") == 0)

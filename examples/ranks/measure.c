@@ -328,6 +328,9 @@ int ranks_measure(ranks_network *n, int launches, int captured, ranks_measured *
     m->num_levels = n->num_levels;
     m->halos_ms = n->halos_ms;
     m->plans_ms = n->plans_ms;
+    m->row_bytes = n->row_bytes;
+    m->plan_bytes = n->plan_bytes;
+    m->gradient_bytes = n->gradient_bytes;
     m->used_gb = 1e-9 * (double)device_used_bytes(n->d);
     TRY(spops_context_get_device_info(n->d->ctx, &info));
     snprintf(m->device, sizeof m->device, "%s", info.name);

@@ -23,6 +23,7 @@ typedef struct ranks_measured {
     /* By level: rows that it owns, owned rows that read a ghost, ghosts, rows that it sends. */
     int64_t owned[RANKS_LEVELS], boundary[RANKS_LEVELS], ghosts[RANKS_LEVELS], sent[RANKS_LEVELS];
     double partition_ms, halos_ms, plans_ms;
+    int64_t row_bytes, plan_bytes, gradient_bytes;
     double used_gb; /* of the device, by everybody */
     char device[128];
 } ranks_measured;

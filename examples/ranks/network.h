@@ -61,6 +61,7 @@ typedef struct ranks_network {
     const device *d;
     spops_comm *comm;
     spops_dtype dtype;
+    int implicit_gemm; /* plans run on it alone: a third of the memory, where it serves all passes */
     int num_levels, num_layers, num_values, max_cols, input, output;
     ranks_layer layers[RANKS_LAYERS];
     ranks_value values[RANKS_VALUES];
@@ -77,12 +78,16 @@ typedef struct ranks_network {
     void *target;                                      /* like the output */
     int64_t halo_bytes;                                /* that this rank sends in a step */
     double halos_ms, plans_ms;                         /* making these took */
+    int64_t row_bytes, plan_bytes,
+        gradient_bytes; /* memory: of values and their gradients; sets, maps and plans;
+                                                      parameters and their gradients, by chunk too */
 } ranks_network;
 
-/* All of it. rows: [num_rows][4] host, this rank's of the finest level. 0 for success. */
+/* All of it. rows: [num_rows][4] host, this rank's of the finest level. any_dataflow: plans know every way of
+   running, also where one serves all passes. 0 for success. */
 int ranks_network_create(ranks_network *n, const device *d, spops_comm *comm,
                          const spops_partition *partition, int64_t num_rows, const int32_t *rows,
-                         double width, int num_levels, spops_dtype dtype);
+                         double width, int num_levels, spops_dtype dtype, int any_dataflow);
 void ranks_network_destroy(ranks_network *n);
 
 /* Forward with statistics of all rows; the gradient of half the squared distance from the target, then of

@@ -65,6 +65,7 @@ static int create_conv(const ranks_network *n, const spops_kernel_map *map, int 
     spops_sparseconv_options o = spops_sparseconv_options_default();
     o.backward = backward;
     o.max_in_channels = o.max_out_channels = n->max_cols;
+    if (n->implicit_gemm) o.dataflow = SPOPS_DATAFLOW_IMPLICIT_GEMM;
     o.crop_independent = 1; /* rows have the same bits whatever else the map has */
     TRY(spops_sparseconv_create(n->d->ctx, map, &o, conv));
     return 0;
@@ -265,9 +266,11 @@ static int put_numbers(ranks_network *n, void *to, int cols, int what)
     return failed;
 }
 
-static void *new_rows(const ranks_network *n, int64_t rows, int cols)
+static void *new_rows(ranks_network *n, int64_t rows, int cols)
 {
-    return device_alloc(n->d, (size_t)rows * (size_t)cols * spops_dtype_bytes(n->dtype) + 256);
+    const size_t bytes = (size_t)rows * (size_t)cols * spops_dtype_bytes(n->dtype) + 256;
+    n->row_bytes += (int64_t)bytes;
+    return device_alloc(n->d, bytes);
 }
 
 static int alloc_rows(ranks_network *n)
@@ -311,6 +314,8 @@ static int alloc_parameters(ranks_network *n)
         n->d, (size_t)n->num_chunks * (size_t)n->num_weights * sizeof(float) + 256);
     n->statistics = (float *)device_alloc(n->d, (size_t)n->num_chunks * statistics + 256);
     n->all_statistics = (float *)device_alloc(n->d, (size_t)n->num_all_chunks * statistics);
+    n->gradient_bytes = (int64_t)(3 * parameters + 2 * moments) +
+                        n->num_chunks * n->num_weights * (int64_t)sizeof(float);
     return n->parameters == NULL || n->gradients == NULL || n->moments == NULL ||
            n->running == NULL || n->narrow == NULL || n->partials == NULL ||
            n->statistics == NULL || n->all_statistics == NULL;
@@ -349,15 +354,35 @@ static void count_halos(ranks_network *n)
     }
 }
 
+static void count_plans(ranks_network *n)
+{
+    for (int l = 0; l < n->num_levels; ++l) {
+        const ranks_level *level = &n->levels[l];
+        const void *plans[] = {level->owned, level->info.coords, level->within,   level->down,
+                               level->up,    level->convs[0],    level->convs[1], level->convs[2]};
+        for (size_t i = 0; i < sizeof plans / sizeof plans[0]; ++i)
+            n->plan_bytes += (int64_t)spops_plan_bytes((const spops_plan *)plans[i]);
+        for (int r = WITHIN; r <= UP; ++r)
+            for (int32_t c = 0; c < n->num_chunks; ++c) {
+                const void *map = level->chunk_maps[r][c], *conv = level->chunk_convs[r][c];
+                n->plan_bytes += (int64_t)spops_plan_bytes((const spops_plan *)map);
+                n->plan_bytes += (int64_t)spops_plan_bytes((const spops_plan *)conv);
+            }
+    }
+}
+
 int ranks_network_create(ranks_network *n, const device *d, spops_comm *comm,
                          const spops_partition *partition, int64_t num_rows, const int32_t *rows,
-                         double width, int num_levels, spops_dtype dtype)
+                         double width, int num_levels, spops_dtype dtype, int any_dataflow)
 {
+    spops_device_info device = spops_device_info_default();
     memset(n, 0, sizeof *n);
     n->d = d;
     n->comm = comm;
     n->dtype = dtype;
     n->num_levels = num_levels;
+    TRY(spops_context_get_device_info(d->ctx, &device));
+    n->implicit_gemm = !any_dataflow && dtype == SPOPS_DTYPE_F16 && device.compute_capability >= 90;
     ranks_add_layers(n, width);
     place_parameters(n);
     const double begin_us = host_clock_us();
@@ -380,6 +405,7 @@ int ranks_network_create(ranks_network *n, const device *d, spops_comm *comm,
         put_numbers(n, n->target, RANKS_OUTPUTS, RANKS_TARGET))
         return 1;
     count_halos(n);
+    count_plans(n);
     return 0;
 }
 
