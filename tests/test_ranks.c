@@ -7,10 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/plan_file.h"
 #include "support/device.h"
 #include "tests/support/params.h"
 #include "tests/support/random.h"
 #include "tests/support/ranks.h"
+#include "tests/support/saved.h"
 #include "tests/support/values.h"
 
 enum { SIDE = 26, MAX_RANKS = 8, IN = 8, OUT = 16, TAPS = 27, CHUNKS = 11, TIMEOUT_MS = 60000 };
@@ -1079,6 +1081,109 @@ ParameterizedTest(struct backend_param *p, ranks, wrong_arguments_of_a_rank_are_
 }
 
 // What the norms of parts refuse.
+// ---- Saved partitions ----------------------------------------------------------------------------
+
+enum { SAVED_ROWS = 300, SAVED_BYTES = 1 << 12 };
+
+static void expect_same_partition(spops_context *ctx, const spops_partition *a,
+                                  const spops_partition *b, const int32_t (*rows)[4])
+{
+    static int32_t found[2][SAVED_ROWS];
+    const int32_t stride[3] = {2, 1, 4};
+    int64_t fields[2][32] = {{0}};
+    spops_partition_info info[2] = {spops_partition_info_default(), spops_partition_info_default()};
+
+    test_expect_ok(ctx, spops_partition_get_info(ctx, a, &info[0]), "info");
+    test_expect_ok(ctx, spops_partition_get_info(ctx, b, &info[1]), "info");
+    for (int i = 0; i < 2; ++i) {
+        const spops_partition *p = i == 0 ? a : b;
+        cr_assert_eq(spops_plan_get_fields((const spops_plan *)p, fields[i], 32), 16);
+        test_expect_ok(ctx,
+                       spops_partition_find_chunks(ctx, p, stride, SAVED_ROWS, rows[0], found[i]),
+                       "find_chunks");
+    }
+    cr_assert_eq(memcmp(fields[0], fields[1], sizeof fields[0]), 0);
+    cr_assert_eq(memcmp(found[0], found[1], sizeof found[0]), 0);
+    cr_assert_eq(memcmp(info[0].first_chunk, info[1].first_chunk, 2 * sizeof(int32_t)), 0);
+    cr_assert_eq(memcmp(info[0].chunk_weights, info[1].chunk_weights,
+                        (size_t)info[0].num_chunks * sizeof(int64_t)),
+                 0);
+}
+
+// Whatever number is another, with its checksum right: there is a partition, or the bytes are corrupt.
+static void load_damaged(spops_context *ctx, const unsigned char *saved, size_t bytes)
+{
+    unsigned char copy[SAVED_BYTES];
+    const size_t content = bytes - SPOPS_FILE_CHECKSUM_BYTES;
+    spops_partition *p = NULL;
+    int refused = 0;
+
+    for (size_t i = 0; i < content; ++i) {
+        static const unsigned char others[] = {1, 0x80, 0xff};
+        for (size_t k = 0; k < sizeof others; ++k) {
+            memcpy(copy, saved, bytes);
+            copy[i] ^= others[k];
+            const uint64_t checksum = spops_file_checksum(copy, content);
+            memcpy(copy + content, &checksum, sizeof checksum);
+            const spops_status status = saved_get(ctx, SPOPS_PLAN_PARTITION, copy, bytes, &p);
+            cr_assert((status == SPOPS_STATUS_OK) == (p != NULL));
+            cr_assert(status == SPOPS_STATUS_OK || status == SPOPS_STATUS_CORRUPT_DATA,
+                      "byte %zu: %s", i, spops_last_error(ctx));
+            refused += status != SPOPS_STATUS_OK;
+            spops_partition_destroy(p);
+        }
+    }
+    cr_expect(refused > 200 && refused < (int)(3 * content), "%d refused", refused);
+    for (size_t n = 0; n < bytes; ++n) {
+        cr_assert_eq(saved_get(ctx, SPOPS_PLAN_PARTITION, saved, n, &p), SPOPS_STATUS_CORRUPT_DATA);
+        cr_assert(p == NULL);
+    }
+}
+
+ParameterizedTestParameters(ranks, partitions_are_saved)
+{
+    return every_backend();
+}
+
+ParameterizedTest(struct backend_param *param, ranks, partitions_are_saved)
+{
+    static int32_t rows[SAVED_ROWS][4];
+    unsigned char saved[SAVED_BYTES];
+    test_rng rng = test_rng_make(77);
+    test_device d;
+    size_t bytes = 0;
+
+    if (!test_open(&d, (spops_backend_kind)param->backend, LAUNCH_STREAM)) return;
+    for (int i = 0; i < SAVED_ROWS; ++i) { // each once, beyond zero on either side
+        rows[i][0] = i % 3;
+        rows[i][1] = i - 150;
+        rows[i][2] = (int32_t)test_rng_below(&rng, 90) - 40;
+        rows[i][3] = (int32_t)test_rng_below(&rng, 50);
+    }
+    for (int order = SPOPS_COORDS_ORDER_MORTON; order <= SPOPS_COORDS_ORDER_HILBERT; ++order) {
+        spops_partition_options o = spops_partition_options_default();
+        spops_partition *p = NULL, *loaded = NULL;
+        spops_coords *set = NULL;
+        void *memory;
+        o.order = (spops_coords_order)order;
+        o.num_chunks = 7;
+        cr_assert(device_alloc(d.backend, sizeof rows, &memory) &&
+                  device_upload(d.backend, memory, rows, sizeof rows));
+        test_expect_ok(d.ctx, spops_coords_create(d.ctx, 3, 100, memory, NULL, &set), "coords");
+        test_expect_ok(d.ctx, spops_partition_create(d.ctx, NULL, set, &o, &p), "partition");
+        test_expect_ok(d.ctx, saved_put(d.ctx, p, saved, sizeof saved, &bytes), "save");
+        test_expect_ok(d.ctx, saved_get(d.ctx, SPOPS_PLAN_PARTITION, saved, bytes, &loaded),
+                       "load");
+        expect_same_partition(d.ctx, p, loaded, rows);
+        if (order == SPOPS_COORDS_ORDER_MORTON) load_damaged(d.ctx, saved, bytes);
+        spops_partition_destroy(loaded);
+        spops_partition_destroy(p);
+        spops_coords_destroy(set);
+        device_free(d.backend, memory);
+    }
+    test_close(&d);
+}
+
 // ---- Boxed calls ---------------------------------------------------------------------------------
 
 static spops_value handle_of(const void *handle)

@@ -173,8 +173,8 @@ SPOPS_API spops_status spops_update(spops_context *ctx, spops_plan *const *plans
                                     int32_t num_plans);
 
 /**
- * Save a plan that was made without capacities as bytes, for spops_plan_load: one of segments, a BEV plan,
- * or a kernel map by create or create_inverse that holds its TABLE.
+ * Save a plan that was made without capacities as bytes, for spops_plan_load: one of segments, a BEV plan, a
+ * partition, or a kernel map by create or create_inverse that holds its TABLE.
  *
  * parents   [num_parents] of a kernel map the sets that it was made from: in, and out where that is
  *           another. NULL and 0 of other kinds.

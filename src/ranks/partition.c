@@ -7,7 +7,7 @@
 
 #include "core/check.h"
 
-enum { DEFAULT_CHUNKS = 16, DEFAULT_CELL_LOG2 = 4, MAX_CELL_LOG2 = 16 };
+enum { DEFAULT_CHUNKS = 16, DEFAULT_CELL_LOG2 = 4 };
 
 // A cell by its place on the curve, with the weight of its rows.
 typedef struct cell_weight {
@@ -35,8 +35,7 @@ static size_t arrays_bytes(int32_t num_chunks, int32_t num_ranks)
     return (size_t)num_chunks * 2 * sizeof(uint64_t) + ((size_t)num_ranks + 1) * sizeof(int32_t);
 }
 
-// A handle with arrays, all zero; NULL without memory.
-static spops_partition *new_partition(spops_context *ctx, int32_t num_chunks, int32_t num_ranks)
+spops_partition *spops_partition_new(spops_context *ctx, int32_t num_chunks, int32_t num_ranks)
 {
     spops_partition *p = spops_plan_alloc(ctx, SPOPS_PLAN_PARTITION);
 
@@ -53,7 +52,7 @@ static spops_partition *new_partition(spops_context *ctx, int32_t num_chunks, in
     return p;
 }
 
-static void put_fields(spops_partition *p)
+void spops_partition_put_fields(spops_partition *p)
 {
     const spops_coords_box box = spops_box_of(&p->cells);
     int64_t *fields = p->base.fields;
@@ -78,6 +77,7 @@ const spops_plan_ops spops_partition_plan_ops = {
     .handle_bytes = sizeof(spops_partition),
     .num_fields = NUM_FIELDS,
     .destroy = destroy_partition,
+    .file = &spops_partition_file,
 };
 
 static uint64_t code_of(const spops_partition *p, const int32_t *cell)
@@ -365,9 +365,9 @@ static spops_status read_options(spops_context *ctx, const char *call,
     SPOPS_REQUIRE(ctx, o->num_chunks > 0 && o->num_chunks <= SPOPS_PARTITION_MAX_CHUNKS,
                   "%s: options->num_chunks is %" PRId32 ", expected 1 to %d", call, o->num_chunks,
                   SPOPS_PARTITION_MAX_CHUNKS);
-    SPOPS_REQUIRE(ctx, o->cell_log2 > 0 && o->cell_log2 <= MAX_CELL_LOG2,
+    SPOPS_REQUIRE(ctx, o->cell_log2 > 0 && o->cell_log2 <= SPOPS_PARTITION_CELL_LOG2,
                   "%s: options->cell_log2 is %" PRId32 ", expected 1 to %d", call, o->cell_log2,
-                  MAX_CELL_LOG2);
+                  SPOPS_PARTITION_CELL_LOG2);
     SPOPS_REQUIRE(ctx,
                   o->order == SPOPS_COORDS_ORDER_MORTON || o->order == SPOPS_COORDS_ORDER_HILBERT,
                   "%s: options->order is %d, expected MORTON or HILBERT", call, (int)o->order);
@@ -473,7 +473,7 @@ spops_status spops_partition_create(spops_context *ctx, spops_comm *comm,
     status = spops_plan_check_sync(ctx, call, "coords", coords);
     if (status == SPOPS_STATUS_OK) status = read_options(ctx, call, options, &o);
     if (status == SPOPS_STATUS_OK) {
-        p = new_partition(ctx, o.num_chunks, comm == NULL ? 1 : spops_comm_num_ranks(comm));
+        p = spops_partition_new(ctx, o.num_chunks, comm == NULL ? 1 : spops_comm_num_ranks(comm));
         if (p == NULL) status = SPOPS_STATUS_OUT_OF_MEMORY;
     }
     if (comm != NULL) status = spops_comm_agree_sync(ctx, comm, status);
@@ -488,7 +488,7 @@ spops_status spops_partition_create(spops_context *ctx, spops_comm *comm,
         spops_plan_destroy((spops_plan *)p);
         return status;
     }
-    put_fields(p);
+    spops_partition_put_fields(p);
     *partition = p;
     return SPOPS_STATUS_OK;
 }

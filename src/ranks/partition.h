@@ -6,6 +6,8 @@
 #include "coords/coords.h"
 #include "spops/partition.h"
 
+enum { SPOPS_PARTITION_CELL_LOG2 = 16 }; // the largest
+
 struct spops_partition {
     spops_plan base; // what follows is in the context's host memory
     int32_t num_chunks, num_ranks, rank, cell_log2;
@@ -15,6 +17,12 @@ struct spops_partition {
     int64_t *chunk_weights; // [num_chunks]
     int32_t *first_chunk;   // [num_ranks + 1]
 };
+
+// A handle with arrays, all zero; NULL without memory. Then, once all else is there, its fields.
+spops_partition *spops_partition_new(spops_context *ctx, int32_t num_chunks, int32_t num_ranks);
+void spops_partition_put_fields(spops_partition *p);
+
+extern const spops_plan_file spops_partition_file; // partition_file.c
 
 // A level's strides, checked: their logarithms. stride NULL: 1.
 spops_status spops_partition_read_stride(spops_context *ctx, const char *call,

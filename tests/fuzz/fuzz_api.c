@@ -2383,6 +2383,7 @@ static void make_ranks(world *w)
     }
     if (CALL(w, spops_partition_create(w->ctx, comm, coords, &o, &partition)))
         keep(w, PARTITION, partition);
+    if (rarely(w)) save_and_load(w, SPOPS_PLAN_PARTITION, PARTITION, partition, NULL, 0);
     h.stride = pick(w, 2) ? strides : NULL;
     h.reach = pick(w, 2) ? reach : NULL;
     h.max_cols = count_of(w, pick(w, 9));
@@ -2428,7 +2429,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     w.input = (fuzz_input){data, bytes, 0};
     for (int i = 0; i < NUM_CONTEXTS; ++i)
         w.contexts[i] = fuzz_context_create(&w.memory[i], 1);
-    for (int i = 0; i < MOST_CALLS && w.input.at < bytes && w.num_objects < MOST_OBJECTS - 3; ++i) {
+    for (int i = 0; i < MOST_CALLS && w.input.at < bytes && w.num_objects < MOST_OBJECTS - 4; ++i) {
         w.ctx = w.contexts[pick(&w, 8) == 1];
         calls[pick(&w, (uint32_t)(sizeof calls / sizeof *calls))](&w);
         for (int b = 0; b < w.num_blocks; ++b)
