@@ -171,6 +171,11 @@ size_t device_used_bytes(const device *d)
     return total - available;
 }
 
+int64_t rows_with_room(int64_t n)
+{
+    return (n + n / 20 + 127) / 128 * 128;
+}
+
 int device_upload(const device *d, void *to, const void *from, size_t bytes)
 {
 #ifdef EXAMPLE_WITH_CUDA
