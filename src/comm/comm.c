@@ -3,6 +3,7 @@
 // transport's (threads.c).
 #include "comm/comm_args.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -58,10 +59,48 @@ void spops_comm_delete(spops_comm *comm)
     spops_host_free(comm->home, comm, 1, sizeof *comm);
 }
 
+static pthread_mutex_t links_lock = PTHREAD_MUTEX_INITIALIZER; // plans may end in any thread
+
+void spops_comm_join(spops_comm_link *link, spops_comm *comm)
+{
+    (void)pthread_mutex_lock(&links_lock);
+    *link = (spops_comm_link){comm, comm->links, &comm->links};
+    if (link->next != NULL) link->next->at = &link->next;
+    comm->links = link;
+    (void)pthread_mutex_unlock(&links_lock);
+}
+
+// With the lock.
+static void unlink_plan(spops_comm_link *link)
+{
+    if (link->comm == NULL) return;
+    *link->at = link->next;
+    if (link->next != NULL) link->next->at = link->at;
+    *link = (spops_comm_link){NULL, NULL, NULL};
+}
+
+void spops_comm_leave(spops_comm_link *link)
+{
+    (void)pthread_mutex_lock(&links_lock);
+    unlink_plan(link);
+    (void)pthread_mutex_unlock(&links_lock);
+}
+
+spops_status spops_comm_check_link(spops_context *ctx, const char *call, const char *name,
+                                   const spops_comm_link *link)
+{
+    SPOPS_REQUIRE(ctx, link->comm != NULL, "%s: the communicator of %s was destroyed", call, name);
+    return SPOPS_STATUS_OK;
+}
+
 void spops_comm_destroy(spops_comm *comm)
 {
     if (comm == NULL) return;
     if (spops_log_is_on) spops_log_call(comm->home, "comm_destroy");
+    (void)pthread_mutex_lock(&links_lock);
+    while (comm->links != NULL)
+        unlink_plan(comm->links);
+    (void)pthread_mutex_unlock(&links_lock);
     comm->transport->destroy(comm);
     spops_comm_delete(comm);
 }
@@ -177,10 +216,16 @@ spops_status spops_comm_agree_sync(spops_context *ctx, spops_comm *comm, spops_s
         refused = spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT,
                              "%s: status is %d, which is no status", call, (int)status);
     SPOPS_TRY(gather(ctx, call, comm, SPOPS_COMM_AGREE, refused, own, sizeof *own, all));
-    for (int32_t r = 0; r < comm->num_ranks; ++r)
-        if (all[r].status != SPOPS_STATUS_OK)
-            return spops_fail(ctx, (spops_status)all[r].status, "%s: rank %" PRId32 ": %.460s",
-                              call, r, all[r].text);
+    for (int32_t r = 0; r < comm->num_ranks; ++r) {
+        const char *text = all[r].text, *outer = ctx->outer == NULL ? "" : ctx->outer->call;
+        const size_t length = strlen(outer);
+        if (all[r].status == SPOPS_STATUS_OK) continue;
+        // Of a call that agrees the line has the name already.
+        if (length > 0 && strncmp(text, outer, length) == 0 && strncmp(text + length, ": ", 2) == 0)
+            text += length + 2;
+        return spops_fail(ctx, (spops_status)all[r].status, "%s: rank %" PRId32 ": %.460s", call, r,
+                          text);
+    }
     return SPOPS_STATUS_OK;
 }
 
@@ -301,6 +346,18 @@ spops_status spops_comm_refuse(spops_context *ctx, spops_comm *comm, const char 
     // What is enqueued meets nobody, and between begin and end nothing else does.
     if (comm->transport->captures || comm->begun) return refused;
     return meet(ctx, comm, &meeting);
+}
+
+spops_status spops_comm_refuse_call(spops_context *ctx, spops_comm *comm, const char *call,
+                                    bool moves_rows, spops_status refused)
+{
+    if (comm->home->backend != ctx->backend || comm->home->info.device != ctx->info.device)
+        return refused; // what was refused may be the communicator itself
+    if (moves_rows) return spops_comm_refuse(ctx, comm, call, refused);
+    // What makes a plan is not captured, and between begin and end nothing meets.
+    if (comm->begun || ctx->backend->is_capturing(ctx)) return refused;
+    SPOPS_OUTER_CALL(ctx, call, NULL);
+    return spops_comm_agree_sync(ctx, comm, refused);
 }
 
 spops_status spops_comm_exchange_execute(spops_context *ctx, spops_comm *comm,
