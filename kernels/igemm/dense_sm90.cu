@@ -339,6 +339,7 @@ __device__ void dense_multiply(const dense_params &p, const dense_block<P, B> &b
             }
             ask_for_residual<T, P::own_cols>(p.epilogue, residual, row, rows, col, q);
             wgmma_wait<0>();
+            pin_registers(sum);
             if (last) release_slot(block.barriers().empty(before.at), t % 32);
             const float *const bias = block.bias() + pass * P::COLS + part * P::own_cols;
             if constexpr (P::PARTS == 1) {
