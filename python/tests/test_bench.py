@@ -18,7 +18,7 @@ pytestmark = pytest.mark.skipif(not bench.is_dir(), reason="this is no checkout"
 def run(program, *options):
     python = [str(root / "python"), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(python), "SPOPS_COMMIT": "test"}
-    done = subprocess.run([sys.executable, bench / program, *map(str, options)], env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, bench / program, *map(str, options)], env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
