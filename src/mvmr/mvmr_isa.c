@@ -437,6 +437,12 @@ SPOPS_INLINE void store_row_of(int dtype, spops_matrix m, int64_t row, int64_t c
     int64_t c = 0;
     for (; c + LANES <= cols; c += LANES) {
         char *place = dst + (size_t)c * bytes;
+        if (dtype == SPOPS_DTYPE_F32) {
+            float *const out = (float *)(void *)place;
+            const vec sum = load_vec(src + c);
+            store_vec(out, accumulate ? sum + load_vec(out) : sum);
+            continue;
+        }
         memcpy(v, src + c, sizeof v);
         if (accumulate) {
             float old[LANES];
