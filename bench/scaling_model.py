@@ -138,7 +138,7 @@ def step(p, cloud, voxels, ranks, chunks=8):
     for *_, b, norm, _, _ in layers():
         if norm and ranks > 1:
             own = chunks * 2 * b * 4
-            norms += 3 * (latency + more * (ranks - 2)) + (own * (ranks - 1) + 2 * 2 * b * 4) / small
+            norms += 2 * (latency + more * (ranks - 2)) + (own + 2 * b * 4) * (ranks - 1) / small
     tree = chunks * 2 * 4 * WEIGHTS / (1e9 * p["copy"] * p["share"])  # a rank's own chunks
     weights = tree + (0 if ranks == 1 else 2 * (latency + more * (ranks - 2)) + 2 * 4 * WEIGHTS * (ranks - 1) / ranks / rate)
     total = products + moved + shown + norms + weights

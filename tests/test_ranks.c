@@ -1080,6 +1080,91 @@ ParameterizedTest(struct backend_param *p, ranks, wrong_arguments_of_a_rank_are_
 }
 
 // What the norms of parts refuse.
+// ---- Few values and many ------------------------------------------------------------------------
+
+// Value v of the node that has the chunks from `begin` to `width` later, in the tree's order.
+static float tree_value(int64_t begin, int64_t width, int64_t v)
+{
+    if (width == 1) return (float)weight(begin, v);
+    const float left = tree_value(begin, width / 2, v);
+    return begin + width / 2 < CHUNKS ? left + tree_value(begin + width / 2, width / 2, v) : left;
+}
+
+// A cell for each chunk; sums of n values, of fewer than the plan was made for too.
+static void sum_values(test_rank *r, part *p, int64_t n, int64_t max_values)
+{
+    spops_partition_info info = spops_partition_info_default();
+    spops_chunk_sums *sums = NULL;
+
+    RANK_OK(r, spops_partition_get_info(r->ctx, p->partition, &info));
+    const int64_t first = info.first_chunk[r->rank], num = info.first_chunk[r->rank + 1] - first;
+    const spops_matrix partials = new_rows(p, num, n, SPOPS_DTYPE_F32);
+    float *numbers = malloc((size_t)((num + 1) * n) * sizeof *numbers);
+    float *out = keep(p, (size_t)n * sizeof *out);
+    for (int64_t c = 0; c < num; ++c)
+        for (int64_t v = 0; v < n; ++v)
+            numbers[c * n + v] = (float)weight(first + c, v);
+    if (num > 0)
+        (void)device_upload(r->device.backend, partials.data, numbers,
+                            (size_t)(num * n) * sizeof *numbers);
+    (void)device_fill(r->device.backend, out, 0xff, (size_t)n * sizeof *out);
+    RANK_OK(r, spops_chunk_sums_create(r->ctx, r->comm, p->partition, max_values, &sums));
+    RANK_OK(r, spops_chunk_sums_execute(r->ctx, sums, partials, out));
+    RANK_OK(r, spops_comm_wait_sync(r->ctx, r->comm));
+    (void)device_download(r->device.backend, numbers, out, (size_t)n * sizeof *numbers);
+    int64_t apart = 0;
+    for (int64_t v = 0; v < n; ++v) {
+        const float expected = tree_value(0, 16, v);
+        apart += memcmp(&numbers[v], &expected, sizeof expected) != 0;
+    }
+    RANK_CHECK(r, apart == 0, "%d of %d sums differ", (int)apart, (int)n);
+    free(numbers);
+    spops_chunk_sums_destroy(sums);
+}
+
+static void sum_on_rank(test_rank *r)
+{
+    scene *s = r->user;
+    part p = {.r = r, .s = s, .ctx = r->ctx};
+    spops_partition_options o = spops_partition_options_default();
+    spops_coords *given = NULL;
+    int32_t rows[CHUNKS][4];
+    int64_t num = 0;
+
+    for (int32_t c = 0; c < CHUNKS; ++c)
+        if (c % s->num_ranks == r->rank)
+            memcpy(rows[num++], (const int32_t[4]){0, 16 * c, 0, 0}, sizeof rows[0]);
+    RANK_OK(r, spops_coords_create(r->ctx, 3, num, upload_rows(&p, rows, num), NULL, &given));
+    o.num_chunks = CHUNKS;
+    o.first_chunk = s->has_first ? s->first_chunk : NULL;
+    RANK_OK(r, spops_partition_create(r->ctx, r->comm, given, &o, &p.partition));
+    sum_values(r, &p, 37, 37);
+    sum_values(r, &p, 37, 5000);  // whole for 8 ranks and fewer
+    sum_values(r, &p, 37, 70000); // in slices
+    sum_values(r, &p, 70000, 70000);
+    sum_values(r, &p, 1, 1);
+    spops_coords_destroy(given), spops_partition_destroy(p.partition);
+    for (int i = 0; i < p.num_blocks; ++i)
+        device_free(r->device.backend, p.blocks[i]);
+}
+
+ParameterizedTestParameters(ranks, few_values_and_many_are_summed_along_the_tree)
+{
+    return every_backend();
+}
+
+ParameterizedTest(struct backend_param *p, ranks, few_values_and_many_are_summed_along_the_tree)
+{
+    static const int32_t counts[] = {1, 2, 3, 8};
+    if (p->backend != SPOPS_BACKEND_CPU) return; // ranks that are threads are the CPU's
+    for (int i = 0; i < 4; ++i)
+        for (int how = 0; how < 4; ++how) {
+            scene s = {.dtype = SPOPS_DTYPE_F32};
+            draw_ranks(&s, counts[i], how);
+            test_ranks_run((spops_backend_kind)p->backend, counts[i], TIMEOUT_MS, sum_on_rank, &s);
+        }
+}
+
 // ---- Saved partitions ----------------------------------------------------------------------------
 
 enum { SAVED_ROWS = 300, SAVED_BYTES = 1 << 12 };

@@ -126,6 +126,9 @@ typedef struct spops_chunk_sums spops_chunk_sums;
  *
  * Memory    Where ctx runs: about max_values times 1 + (nodes that a rank sends) + (levels of the tree below
  *           one of them) numbers of f32, 6 for two ranks and 16 chunks.
+ *           Where max_values times the ranks is at most 65,536, all nodes of all ranks besides: each rank
+ *           gets them whole, and an execute is one exchange for each node that a rank sends. Elsewhere it
+ *           is one more, of the result.
  * Stream    Works on ctx's stream and waits for it and for the other ranks. Not capturable.
  * Errors    INVALID_ARGUMENT, OUT_OF_MEMORY, COMM_BROKEN, CUDA, on any rank: on all.
  * Threads   One thread at a time per ctx. ctx must outlive the sums.

@@ -128,6 +128,7 @@ def main():
     began, used = time.perf_counter(), Memory()
     files = make_cloud(out / "in", a.points, a.files, a.distinct, a.workers)
     print(f"made {a.points:,.0f} points in {time.perf_counter() - began:.1f} s", flush=True)
+    torch.manual_seed(1)  # a run that goes on has the same network
     net = load_minkunet().MinkUNet(width=a.width, levels=a.levels).eval()
     halo = halo_of(net, 4)
     if not a.keep:

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums over chunks of all ranks along one tree. A rank adds the parts of the tree that it owns; what is left
-// of them, its nodes, goes to the other ranks in slices: each rank adds one slice of all nodes, and the
-// slices of the result go to all.
+// of them, its nodes, goes to the other ranks. Few values go whole, and every rank adds all nodes: one
+// exchange, whose latency is most of what it takes. Many go in slices: each rank adds one slice of all
+// nodes, and the slices of the result go to all.
 #include <string.h>
 
 #include "call/call_check.h"
@@ -18,12 +19,15 @@ struct spops_chunk_sums {
     int32_t num_rounds; // the most nodes that a rank has
     int32_t depth;      // of this rank's deepest node: the logarithm of its width
     int64_t max_values;
+    bool whole;           // every rank gets all values of all nodes
     int32_t *first_chunk; // [num_ranks + 1]
     int32_t *places; // [num_chunks] round * num_ranks + rank of the node that begins there, or -1
     int64_t *counts; // [4][num_ranks] of a layout
     float *nodes;    // [depth][max_values]: of the node in work, at each level below it
     float *slices;   // [num_rounds][num_ranks][longest slice]
 };
+
+enum { MOST_WHOLE = 1 << 16 }; // numbers of a node of every rank, 256 KiB
 
 // Fields of its kind.
 enum { NUM_CHUNKS, NUM_ALL_CHUNKS, MAX_VALUES, NUM_RANKS, RANK, NUM_FIELDS };
@@ -126,7 +130,7 @@ static void place_nodes(spops_chunk_sums *s)
 
 static int64_t longest_slice(const spops_chunk_sums *s)
 {
-    return (s->max_values + s->num_ranks - 1) / s->num_ranks;
+    return s->whole ? s->max_values : (s->max_values + s->num_ranks - 1) / s->num_ranks;
 }
 
 static void carve(spops_chunk_sums *s, spops_carver *c)
@@ -154,6 +158,7 @@ static spops_status fill_sums(spops_context *ctx, const char *call, spops_comm *
     s->rank = partition->rank;
     s->num_chunks = partition->num_chunks;
     s->max_values = max_values;
+    s->whole = max_values <= MOST_WHOLE / s->num_ranks;
     s->first_chunk = spops_host_alloc(ctx, (size_t)s->num_ranks + 1, sizeof *s->first_chunk);
     s->places = spops_host_alloc(ctx, (size_t)s->num_chunks, sizeof *s->places);
     s->counts = spops_host_alloc(ctx, 4 * (size_t)s->num_ranks, sizeof *s->counts);
@@ -224,14 +229,15 @@ const spops_plan_ops spops_chunk_sums_plan_ops = {
 
 // ---- Running them --------------------------------------------------------------------------------
 
+// What a rank gets of n values.
 static int64_t slice_begin(const spops_chunk_sums *s, int64_t n, int32_t rank)
 {
-    return spops_part_begin(n, rank, s->num_ranks);
+    return s->whole ? 0 : spops_part_begin(n, rank, s->num_ranks);
 }
 
 static int64_t slice_length(const spops_chunk_sums *s, int64_t n, int32_t rank)
 {
-    return slice_begin(s, n, rank + 1) - slice_begin(s, n, rank);
+    return s->whole ? n : spops_part_begin(n, rank + 1, s->num_ranks) - slice_begin(s, n, rank);
 }
 
 // A column of f32, as the exchange takes it.
@@ -318,5 +324,7 @@ spops_status spops_chunk_sums_execute(spops_context *ctx, spops_chunk_sums *sums
     }
     const tree_rows slices = {s->slices, mine, mine};
     if (mine > 0) SPOPS_TRY(add_all(ctx, s, &slices));
-    return send_result(ctx, s, s->slices + (int64_t)s->places[0] * mine, n, out);
+    float *const result = s->slices + (int64_t)s->places[0] * mine;
+    return s->whole ? ctx->backend->copy(ctx, out, result, (size_t)n * sizeof *out)
+                    : send_result(ctx, s, result, n, out);
 }
