@@ -352,10 +352,12 @@ static void graph_rank(test_rank *r)
                device_alloc(b, bytes, &g.send) && device_alloc(b, bytes, &g.recv) &&
                    device_alloc(b, bytes, &g.beside),
                "memory");
+    RANK_OK(r, spops_comm_barrier_sync(r->ctx, r->comm)); // nobody allocates beside a capture
     RANK_CHECK(r, device_capture_begin(r->device.stream), "%s", device_error());
     const spops_status status = enqueue_exchanges(r, &g);
     const bool ended = device_capture_end(r->device.stream, &graph);
     RANK_CHECK(r, ended, "%s", device_error());
+    RANK_OK(r, spops_comm_barrier_sync(r->ctx, r->comm));
     if (r->kind == RANKS_CUDA) {
         RANK_CHECK(r, status == SPOPS_STATUS_NOT_SUPPORTED, "%s", spops_status_name(status));
         RANK_CHECK(r, strstr(spops_last_error(r->ctx), "being captured") != NULL, "%s",
