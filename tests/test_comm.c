@@ -635,6 +635,8 @@ static void graph_left_rank(test_rank *r)
     if (seconds() - begin > 20.0) test_rank_fail(r, "it took %.1f s", seconds() - begin);
     (void)pthread_barrier_wait(seen);
     free_rows(r, &g, graph);
+    (void)nanosleep(&(struct timespec){1, 0},
+                    NULL); // NCCL ends now; the process must not do so first
 }
 
 Test(comm, ends_with_graphs_left)

@@ -139,7 +139,8 @@ SPOPS_API spops_status spops_comm_create_nccl_id(spops_context *ctx, const uint8
 
 /**
  * Free a rank's end. Waits for the context's work, with NCCL at most timeout_ms; a second more where a graph
- * that was captured with it is still there, which must not be launched again. NULL is fine. Other ranks
+ * that was captured with it is still there. That graph must not be launched again; destroy it before the
+ * process ends. NULL is fine. Other ranks
  * that are threads and wait for this one, then or later, get an error at once.
  *
  * Threads   As calls on the communicator: the rank's thread.

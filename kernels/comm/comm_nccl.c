@@ -134,7 +134,7 @@ typedef struct abort_work {
     void *comm; // ncclComm_t
     pthread_mutex_t lock;
     pthread_cond_t changed;
-    bool done, is_left; // whoever is the second to be through frees it
+    bool done, is_left; // a thread that is left frees it
 } abort_work;
 
 static void free_abort_work(abort_work *work)
@@ -159,32 +159,12 @@ static void *run_abort(void *argument)
     return NULL;
 }
 
-static bool start_abort(abort_work *work)
+// Whether the abort was done in time.
+static bool await_abort(abort_work *work)
 {
-    pthread_t thread;
-
-    (void)pthread_mutex_init(&work->lock, NULL); // none of these fails on Linux
-    (void)pthread_cond_init(&work->changed, NULL);
-    if (pthread_create(&thread, NULL, run_abort, work) != 0) {
-        free_abort_work(work);
-        return false;
-    }
-    (void)pthread_detach(thread);
-    return true;
-}
-
-// It may outlive the context, so it is of the C library's memory.
-static void abort_nccl(void *comm)
-{
-    abort_work *work = calloc(1, sizeof *work);
     struct timespec end;
     bool done;
 
-    if (work != NULL) work->comm = comm;
-    if (work == NULL || !start_abort(work)) {
-        (void)nccl.abort(comm);
-        return;
-    }
     (void)clock_gettime(CLOCK_REALTIME, &end);
     end.tv_sec += ABORT_MS / 1000;
     (void)pthread_mutex_lock(&work->lock);
@@ -193,7 +173,32 @@ static void abort_nccl(void *comm)
     done = work->done;
     work->is_left = !done;
     (void)pthread_mutex_unlock(&work->lock);
-    if (done) free_abort_work(work);
+    return done;
+}
+
+static void abort_nccl(void *comm)
+{
+    abort_work *work = calloc(1, sizeof *work); // may outlive the context and its allocator
+    pthread_t thread;
+
+    if (work == NULL) {
+        (void)nccl.abort(comm);
+        return;
+    }
+    work->comm = comm;
+    (void)pthread_mutex_init(&work->lock, NULL); // none of these fails on Linux
+    (void)pthread_cond_init(&work->changed, NULL);
+    if (pthread_create(&thread, NULL, run_abort, work) != 0) {
+        (void)nccl.abort(comm);
+        free_abort_work(work);
+        return;
+    }
+    if (await_abort(work)) {
+        (void)pthread_join(thread, NULL); // a process may end as soon as this returns
+        free_abort_work(work);
+    } else {
+        (void)pthread_detach(thread);
+    }
 }
 
 // No later call on the communicator does anything. Kernels of our own communicator that wait for other
