@@ -26,8 +26,6 @@
 
 enum { STEPS = 2 };
 
-static const float rate = 2e-7f;
-
 typedef struct options {
     spops_backend_kind backend;
     spops_dtype dtype;
@@ -158,7 +156,7 @@ static spops_status step(ranks_network *n)
 {
     spops_status status = ranks_forward(n);
     if (status == SPOPS_STATUS_OK) status = ranks_backward(n);
-    return status == SPOPS_STATUS_OK ? ranks_update(n, rate) : status;
+    return status == SPOPS_STATUS_OK ? ranks_update(n) : status;
 }
 
 static int run_network(const rank *r, const device *d, spops_comm *comm, ranks_network *n)
@@ -310,7 +308,8 @@ static int check_loss(const options *o, const ranks_cloud *c, const results *aft
     deal(&first, 1, 0);
     if (run_job(&first)) return 1;
     for (int64_t i = 0; i < first.r.num_parameters; ++i)
-        expected += (double)rate * (double)first.r.gradients[i] * (double)first.r.gradients[i];
+        expected +=
+            (double)RANKS_RATE * (double)first.r.gradients[i] * (double)first.r.gradients[i];
     fell = loss_of(c, &first.r) - loss_of(c, after);
     apart = fabs(fell / expected - 1);
     printf("a step makes the loss of %.2f less by %.4f, its gradient says %.4f: %s\n",

@@ -9,7 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const float rate = 2e-7f;
 static const double sample_ms = 20; /* shorter parts are repeated */
 
 #define TRY(call)                                                                                  \
@@ -42,14 +41,14 @@ static spops_status run_backward(const part *p)
 
 static spops_status run_update(const part *p)
 {
-    return ranks_update(p->n, rate);
+    return ranks_update(p->n);
 }
 
 static spops_status run_step(const part *p)
 {
     spops_status status = ranks_forward(p->n);
     if (status == SPOPS_STATUS_OK) status = ranks_backward(p->n);
-    return status == SPOPS_STATUS_OK ? ranks_update(p->n, rate) : status;
+    return status == SPOPS_STATUS_OK ? ranks_update(p->n) : status;
 }
 
 static spops_status run_halos(const part *p)

@@ -380,14 +380,14 @@ spops_status ranks_backward(ranks_network *n)
     return ranks_sums(n);
 }
 
-spops_status ranks_update(ranks_network *n, float rate)
+spops_status ranks_update(ranks_network *n)
 {
     spops_add_options o = spops_add_options_default();
     const spops_matrix wide =
         spops_matrix_dense(n->parameters, n->num_parameters / 8, 8, SPOPS_DTYPE_F32);
     const spops_matrix grads =
         spops_matrix_dense(n->gradients, n->num_parameters / 8, 8, SPOPS_DTYPE_F32);
-    o.scale = -rate;
+    o.scale = -RANKS_RATE;
     PASS(spops_add_execute(n->d->ctx, wide, grads, &o, wide));
     return ranks_narrow(n);
 }

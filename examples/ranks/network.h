@@ -91,10 +91,11 @@ int ranks_network_create(ranks_network *n, const device *d, spops_comm *comm,
 void ranks_network_destroy(ranks_network *n);
 
 /* Forward with statistics of all rows; the gradient of half the squared distance from the target, then of
-   everything; gradient descent. */
+   everything; gradient descent, in steps of a size that is small for half a million voxels too. */
+#define RANKS_RATE 2e-8f
 spops_status ranks_forward(ranks_network *n);
 spops_status ranks_backward(ranks_network *n);
-spops_status ranks_update(ranks_network *n, float rate);
+spops_status ranks_update(ranks_network *n);
 
 /* Parts of a step alone: the exchanges of ghosts of a level (-1: of all); the statistics and sums of norms that
    ranks exchange; the sum of the gradients of weights. */

@@ -40,6 +40,7 @@ def _close():
 def _alloc(user, size, stream):
     # the library has made the context's device current, in the runtime that torch uses as well
     try:
+        torch.cuda.init()  # JAX's arrays may be all that this process has had on a device
         return torch._C._cuda_cudaCachingAllocator_raw_alloc(size, stream or 0)
     except Exception:  # torch says that memory is out by an exception, the library by NULL
         return None

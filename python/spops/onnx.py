@@ -200,4 +200,4 @@ class Model:
         shapes = [v for v in self.shapes if v.name not in named]
         nodes = [_plugin(n) if tensorrt and n.domain == DOMAIN else n for n in self.nodes]
         graph = helper.make_graph(nodes, self.name, self.inputs, self.outputs, self.constants, value_info=shapes)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid(DOMAIN, 1)], ir_version=9)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19), helper.make_opsetid(DOMAIN, 1)], ir_version=9)

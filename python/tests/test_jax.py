@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """spops.jax: every row against PyTorch, gradients against jax.numpy, plans made inside of jit."""
 import inspect
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -424,9 +425,24 @@ def test_works_without_torch():
         f = lambda x: (sj.segreduce(x, sj.segments(jnp.asarray([0, 1, 0, 1]), 2, gradients="linear")) ** 2).sum()
         print(jax.jit(jax.grad(f))(x).tolist(), spops.__version__)
     """
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**__import__("os").environ, "JAX_PLATFORMS": "cpu"})
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "JAX_PLATFORMS": "cpu"})
     assert out.returncode == 0, out.stderr
     assert out.stdout.startswith("[[8.0, 12.0], [16.0, 20.0], [8.0, 12.0], [16.0, 20.0]] "), out.stdout
+
+
+def test_plans_before_torch_has_used_the_device(platform):
+    """Their memory is torch's, which nothing but JAX has asked for yet."""
+    if platform == "cpu":
+        pytest.skip("memory of the host is no allocator's")
+    code = """if True:
+        import jax.numpy as jnp, torch, spops.functional, spops.jax as sj
+        assert not torch.cuda.is_initialized()
+        plan = sj.sparseconv_plan(sj.kernel_map(sj.coords(jnp.asarray([[0, 1, 2, 3], [0, 1, 2, 4]], jnp.int32)), size=3), backward=True)
+        y = sj.sparseconv(jnp.ones((2, 4)), jnp.ones((27, 4, 8)), plan)
+        print(y.tolist() == [[8.0] * 8] * 2)
+    """
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ, "XLA_PYTHON_CLIENT_PREALLOCATE": "false"})
+    assert out.returncode == 0 and out.stdout == "True\n", out.stderr
 
 
 def test_stub_is_of_the_list():

@@ -63,6 +63,10 @@ VALUES = {
     **dict.fromkeys(("sparseconv_quantized", "linear_quantized"), dict(dtype=torch.float32)),
     "dequantize": dict(dtype=torch.float32),
 }  # fmt: skip
+OPTIONAL = {  # what is optional asks for: winners, a box where sizes are capacities
+    "segreduce": dict(reduce="max"),
+    "coords": dict(lower=[0, 0, 0, 0], upper=[1, 4, 4, 4]),
+}
 LISTS = {"patches": {"Q": 24, "K": 24}, "batchnorm_merge": {"C": 16}, **dict.fromkeys(("attention", "attention_backward"), {"B": 9})}  # sizes of a row's own
 
 
@@ -81,7 +85,8 @@ def dtype_of(op, a):
 
 def drawn(op, with_optional):
     """Arguments of the Python function, by name."""
-    values = {n: v.to(torch.get_default_device()) if isinstance(v, torch.Tensor) else v for n, v in VALUES.get(op.name, {}).items()}
+    said = VALUES.get(op.name, {}) | (OPTIONAL.get(op.name, {}) if with_optional else {})
+    values = {n: v.to(torch.get_default_device()) if isinstance(v, torch.Tensor) else v for n, v in said.items()}
     if _generate.Row(op).is_placeless:
         values["device"] = torch.get_default_device()
     sizes = {**SIZES, **LISTS.get(op.name, {})}
