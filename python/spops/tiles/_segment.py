@@ -51,6 +51,7 @@ class Segment:
             raise ValueError(f"tile {tile.key}: {most} voxels along an axis, expected less than 2^23")
         # Whole numbers and a half, which f32 has, and their sum with low in f64.
         local = (places - low).float() + 0.5
+        del places
         feats = torch.as_tensor(self.features(tile, self.device), dtype=torch.float32, device=self.device)
         origin = [-float(v) for v in low.tolist()]
         voxels = F.voxels(local, size_m=1.0, origin_m=origin, order="lexicographic", max_cols=feats.shape[1])
