@@ -1,18 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """A tiled job on a made cloud, from LAZ to labels: points a second, and the share of each part.
 
-    python python/bench/tiles.py --out DIR [--points 40e6] [--files 16] [--voxel 0.5] [--tile 500] [--device cuda] [--workers 16]
+    python python/bench/tiles.py --out DIR [--points 40e6] [--files 16] [--voxel 0.5] [--tile 500] [--device cuda] [--workers N]
 
 The cloud is a street plan with houses and trees, 20 points a square metre; its files are made and kept in DIR/in,
 with --distinct as many of them, and the others are copies at other places. Making them is no part of the job.
 The network is examples/python/minkunet.py with drawn weights. The rate of one tile alone, repeated, stands beside
 the rate of the GPU in the job. Progress is on stderr. A run that ended anywhere goes on with --keep; figures are
 then of what was left.
+
+Without --workers there is a process for each core that this one may use. $(nproc) is another number where
+OMP_NUM_THREADS is set.
 """
 import argparse
 import importlib.util
 import json
 import multiprocessing
+import os
 import shutil
 import struct
 import sys
@@ -113,7 +117,7 @@ def main():
     p.add_argument("--width", type=float, default=1.0)
     p.add_argument("--levels", type=int, default=5)
     p.add_argument("--device", default="cpu")
-    p.add_argument("--workers", type=int, default=2, help="processes that cut and write")
+    p.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="processes that cut and write (one a core)")
     p.add_argument("--readers", type=int, default=1)
     p.add_argument("--keep", action="store_true", help="go on with the job that is there")
     a = p.parse_args()
@@ -127,7 +131,7 @@ def main():
 
     began, used = time.perf_counter(), Memory()
     files = make_cloud(out / "in", a.points, a.files, a.distinct, a.workers)
-    print(f"made {a.points:,.0f} points in {time.perf_counter() - began:.1f} s", flush=True)
+    print(f"made {a.points:,.0f} points in {time.perf_counter() - began:.1f} s; {a.workers} processes, {a.readers} readers", flush=True)
     torch.manual_seed(1)  # a run that goes on has the same network
     net = load_minkunet().MinkUNet(width=a.width, levels=a.levels).eval()
     halo = halo_of(net, 4)

@@ -42,7 +42,7 @@ def _alloc(user, size, stream):
     try:
         torch.cuda.init()  # JAX's arrays may be all that this process has had on a device
         return torch._C._cuda_cudaCachingAllocator_raw_alloc(size, stream or 0)
-    except Exception:  # torch says that memory is out by an exception, the library by NULL
+    except torch.cuda.OutOfMemoryError:  # the library says so by NULL; any other exception Python prints
         return None
 
 

@@ -19,6 +19,7 @@ import spops
 import spops.functional as F
 import spops.nn as snn
 from spops.tiles import Failed, Grid, Job, Segment, run
+from spops.tiles._job import POINT, _by_cell, _by_index
 from spops.tiles._run import runtime_env
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "python"
@@ -271,6 +272,32 @@ def test_tile_is_a_part_of_the_whole(scan, tmp_path, device):
         assert np.array_equal(tile.is_core, (tile.voxels[:, :2] // job.grid.tile == np.array(key)).all(1))
         cores += tile.is_core.sum()
     assert cores == len(whole)
+
+
+def test_order_of_parts(device):
+    """Points by cell and by index are those of a stable sort, whichever way they are sorted."""
+    rng = np.random.default_rng(3)
+    for side in (1, 5, 1000, 2**31 - 1):
+        cells = rng.integers(-side, side, (5000, 2)).astype(np.int32)
+        cells[1000:1500] = cells[:500]
+        order, places = _by_cell(cells)
+        assert np.array_equal(order, np.lexsort((cells[:, 1], cells[:, 0])))
+        assert sum(p.stop - p.start for _, p in places) == len(cells) and len({k for k, _ in places}) == len(places)
+        assert all((cells[order[p]] == key).all() for key, p in places)
+    for most in (5000, 2**32 - 1):
+        points = np.zeros(5000, POINT)
+        points["index"] = rng.permutation(5000).astype(np.uint64) * (most // 5000)
+        points["xyz"] = rng.integers(-(2**31), 2**31, (5000, 3))
+        assert np.array_equal(_by_index(points), points[np.argsort(points["index"])])
+    assert len(_by_index(np.empty(0, POINT))) == 0
+    grid = Grid(0.3, 7, 2, origin_m=(0.1, -5.0, 3.0))
+    xyz = rng.normal(size=(2000, 3)) * 50
+    assert np.array_equal(grid.voxels(xyz), np.floor((xyz - np.asarray(grid.origin_m)) / 0.3))
+    for i in range(3):
+        bad = xyz.copy()
+        bad[77, i] = np.nan
+        with pytest.raises(ValueError, match="or nowhere"):
+            grid.voxels(bad)
 
 
 def test_it_goes_on(scan, tmp_path, device):

@@ -35,23 +35,24 @@ class Grid:
 
     def voxels(self, xyz: np.ndarray) -> np.ndarray:
         """The voxels of points, f64 [N, 3] in m -> i32 [N, 3]."""
-        v = np.floor((xyz - np.asarray(self.origin_m)) / self.voxel_m)
-        if len(v) and not (np.abs(v) < 2**31 - 2**16).all():
-            raise ValueError(f"Grid: a point lies at voxel {np.abs(v).max():.4g}, or nowhere; expected less than 2^31 - 2^16")
-        return v.astype(np.int32)
+        voxels = np.empty(xyz.shape, np.int32)
+        for axis in range(3):  # NumPy is slow along an axis of three
+            v = xyz[:, axis] - self.origin_m[axis]
+            v /= self.voxel_m
+            np.floor(v, out=v)
+            if len(v) and not max(abs(v.min()), abs(v.max())) < 2**31 - 2**16:
+                raise ValueError(f"Grid: a point lies at voxel {np.abs(v).max():.4g}, or nowhere; expected less than 2^31 - 2^16")
+            voxels[:, axis] = v
+        return voxels
 
     @property
     def cell(self) -> int:
         """Voxels along a side of a cell."""
         return self.tile if self.tile % 4 else self.tile // 4
 
-    def keys(self, voxels: np.ndarray) -> np.ndarray:
-        """The tiles whose core voxels are in, i64 [N, 2]."""
-        return np.floor_divide(voxels[:, :2].astype(np.int64), self.tile)
-
     def cells(self, voxels: np.ndarray) -> np.ndarray:
-        """The cells that voxels are in, i64 [N, 2]."""
-        return np.floor_divide(voxels[:, :2].astype(np.int64), self.cell)
+        """The cells that voxels are in, i32 [N, 2]."""
+        return np.floor_divide(voxels[:, :2], np.int64(self.cell)).astype(np.int32)
 
     def tile_of(self, cell: Key) -> Key:
         return cell[0] * self.cell // self.tile, cell[1] * self.cell // self.tile
@@ -68,8 +69,22 @@ class Grid:
 
     def is_read(self, key: Key, voxels: np.ndarray) -> np.ndarray:
         """Which voxels are the tile's or its halo's."""
-        at = voxels[:, :2] - self.lower(key)
-        return ((at >= 0) & (at < self.tile + 2 * self.halo)).all(1)
+        return _within(voxels, self.lower(key), self.tile + 2 * self.halo)
+
+    def is_core(self, key: Key, voxels: np.ndarray) -> np.ndarray:
+        """Which voxels are the tile's own."""
+        return _within(voxels, self.lower(key) + self.halo, self.tile)
+
+    def reads_all_of(self, key: Key, cell: Key) -> bool:
+        """Whether each voxel of a cell is the tile's or its halo's."""
+        first = np.asarray(cell, np.int64) * self.cell - self.lower(key)
+        return bool(((first >= 0) & (first + self.cell <= self.tile + 2 * self.halo)).all())
+
+
+def _within(voxels: np.ndarray, lower: np.ndarray, side: int) -> np.ndarray:
+    """Which voxels are in a square along x and y: bool [N]."""
+    x, y, (i, j) = voxels[:, 0], voxels[:, 1], map(int, lower)
+    return (x >= i) & (x < i + side) & (y >= j) & (y < j + side)
 
 
 @dataclass
@@ -95,7 +110,7 @@ class Tile:
     is_core: np.ndarray = field(init=False)
 
     def __post_init__(self):
-        self.is_core = (self.grid.keys(self.voxels) == np.asarray(self.key)).all(1)
+        self.is_core = self.grid.is_core(self.key, self.voxels)
 
     def __len__(self) -> int:
         return len(self.xyz)

@@ -24,7 +24,9 @@ from ._grid import Grid, Key, Tile
 
 # Of a point in the cut. The first three are what the file has, which scales and offsets make metres of.
 POINT = np.dtype([("xyz", "<i4", 3), ("index", "<u4"), ("intensity", "<u2")])
+BYTES = np.dtype(f"V{POINT.itemsize}")  # NumPy moves these faster than the same structure
 BUFFERED = 8_000_000  # points of a file that are held before they are written
+BLOCK = 1 << 15  # points of which numbers are made at a time: they stay in a core's cache
 
 
 @dataclass(frozen=True)
@@ -46,11 +48,54 @@ class Source:
         return cls(path, n, os.path.getsize(path), scales, offsets)
 
     def metres(self, stored: np.ndarray) -> np.ndarray:
-        return stored * np.asarray(self.scales) + np.asarray(self.offsets)
+        xyz = np.empty(stored.shape)
+        for axis in range(3):  # NumPy is slow along an axis of three
+            np.multiply(stored[:, axis], self.scales[axis], out=xyz[:, axis])
+            xyz[:, axis] += self.offsets[axis]
+        return xyz
 
 
 def _name(key: Key) -> str:
     return f"{key[0]}_{key[1]}"
+
+
+def _blocks(n: int):
+    return (slice(begin, min(begin + BLOCK, n)) for begin in range(0, n, BLOCK))
+
+
+def _by_cell(cells: np.ndarray) -> tuple[np.ndarray, list[tuple[Key, slice]]]:
+    """An order of points by cell, in which those of a cell stay as they were, and where each cell's are in it; i32 [N, 2]."""
+    low, most = ([int(f(cells[:, a])) for a in range(2)] for f in (np.min, np.max))
+    size = [b - a + 1 for a, b in zip(low, most)]
+    if size[0] * size[1] < 2**62:
+        number = cells[:, 0] - np.int64(low[0])
+        number *= size[1]
+        number += cells[:, 1] - np.int64(low[1])
+    else:
+        number = np.unique(cells, axis=0, return_inverse=True)[1].reshape(-1)
+    if number.max() < 2**16:
+        number = number.astype(np.uint16)  # NumPy sorts these by counting
+    order = np.argsort(number, kind="stable")
+    number = number[order]
+    starts = np.flatnonzero(np.r_[True, number[1:] != number[:-1]])
+    keys = cells[order[starts]].tolist()
+    return order, [(tuple(key), slice(begin, end)) for key, begin, end in zip(keys, starts, [*starts[1:], len(number)])]
+
+
+def _by_index(points: np.ndarray) -> np.ndarray:
+    """Points of a file in its order."""
+    index = points["index"]
+    first, last = (int(index.min()), int(index.max())) if len(index) else (0, -1)
+    if last - first >= 32 * len(index):
+        return points.take(np.argsort(index, kind="stable"))
+    # Places are told by how many come before, which takes less time than a sort. Those of a cell are in order already.
+    index = index - np.uint32(first)
+    there = np.zeros(last - first + 1, bool)
+    there[index] = True
+    place = np.cumsum(there, dtype=np.uint32)
+    ordered = np.empty_like(points)
+    ordered.view(BYTES)[place[index] - np.uint32(1)] = points.view(BYTES)
+    return ordered
 
 
 def _write(path: Path, write: Callable) -> None:
@@ -133,17 +178,18 @@ class Job:
         shutil.rmtree(folder, ignore_errors=True)  # half done
         folder.mkdir()
         waiting, held, done = {}, 0, 0
-        for stored, intensity in _las.chunks(source.path):
-            points = np.empty(len(stored), POINT)
-            points["xyz"], points["intensity"] = stored, intensity
-            points["index"] = np.arange(done, done + len(stored))
-            done += len(stored)
-            keys = self.grid.cells(self.grid.voxels(source.metres(stored)))
-            order = np.lexsort((keys[:, 1], keys[:, 0]))  # stable: points of a cell stay in order
-            keys, points = keys[order], points[order]
-            starts = np.flatnonzero(np.r_[True, (keys[1:] != keys[:-1]).any(1)]) if len(keys) else []
-            for begin, end in zip(starts, [*starts[1:], len(keys)]):
-                waiting.setdefault(tuple(map(int, keys[begin])), []).append(points[begin:end])
+        for record in _las.chunks(source.path):
+            points, cells = np.empty(len(record), POINT), np.empty((len(record), 2), np.int32)
+            for axis, name in enumerate(("X", "Y", "Z")):
+                points["xyz"][:, axis] = record[name]
+            points["intensity"], points["index"] = record["intensity"], np.arange(done, done + len(record))
+            for block in _blocks(len(record)):
+                cells[block] = self.grid.cells(self.grid.voxels(source.metres(points["xyz"][block])))
+            done += len(record)
+            order, places = _by_cell(cells)
+            points = points.take(order)
+            for key, place in places:
+                waiting.setdefault(key, []).append(points[place])
             held += len(points)
             if held >= BUFFERED:
                 self._flush(folder, waiting)
@@ -177,18 +223,36 @@ class Job:
 
     def load(self, key: Key) -> Tile:
         """The points of a tile and of its halo."""
-        columns: list[list] = [[], [], [], [], []]
+        found = [self._points(key, number) for number in range(len(self.files))]
+        n = sum(map(len, found))
+        xyz, voxels = np.empty((n, 3)), np.empty((n, 3), np.int32)
+        intensity, number_of, index = np.empty(n, np.uint16), np.empty(n, np.int32), np.empty(n, np.int64)
+        done = 0
         for number, source in enumerate(self.files):
-            paths = [self._at("cut", str(number), f"{_name(cell)}.bin") for cell in self.grid.cells_of(key)]
-            found = [np.fromfile(p, POINT) for p in paths if p.exists()]
-            points = np.concatenate(found) if found else np.empty(0, POINT)
-            points = points[np.argsort(points["index"], kind="stable")]  # as the file has them
-            xyz = source.metres(points["xyz"])
-            voxels = self.grid.voxels(xyz)
-            read = self.grid.is_read(key, voxels)
-            for column, values in zip(columns, (xyz, voxels, points["intensity"], np.full(len(points), number, np.int32), points["index"].astype(np.int64))):
-                column.append(values[read])
-        return Tile(key, self.grid, *map(np.concatenate, columns))
+            points, found[number] = found[number], None
+            for block in _blocks(len(points)):
+                to = slice(done, done + block.stop - block.start)
+                xyz[to] = source.metres(points["xyz"][block])
+                voxels[to] = self.grid.voxels(xyz[to])
+                intensity[to], number_of[to], index[to] = points["intensity"][block], number, points["index"][block]
+                done = to.stop
+        return Tile(key, self.grid, xyz, voxels, intensity, number_of, index)
+
+    def _points(self, key: Key, file: int) -> np.ndarray:
+        """The points of a file that a tile reads, in the order of the file."""
+        found = []
+        for cell in self.grid.cells_of(key):
+            path = self._at("cut", str(file), f"{_name(cell)}.bin")
+            if not path.exists():
+                continue
+            points = np.fromfile(path, POINT)
+            if not self.grid.reads_all_of(key, cell):
+                read = np.empty(len(points), bool)
+                for block in _blocks(len(points)):
+                    read[block] = self.grid.is_read(key, self.grid.voxels(self.files[file].metres(points["xyz"][block])))
+                points = points.compress(read)
+            found.append(points.view(BYTES))
+        return _by_index(np.concatenate(found).view(POINT)) if found else np.empty(0, POINT)
 
     def keep(self, tile: Tile, labels: np.ndarray, logits: np.ndarray | None = None) -> None:
         """Keep what was said of a tile: labels [N], logits [N, C] of all its points, of which the core counts."""

@@ -34,11 +34,12 @@ def read_header(path: str) -> tuple[int, tuple, tuple]:
 
 
 def chunks(path: str, size: int = CHUNK):
-    """Coordinates as they are stored, i32 [n, 3], and intensities, u16 [n]."""
-    with _laspy().open(path) as f:
+    """Points as the file has them: an array of a structure, whose X, Y and Z are i32 and whose intensity is u16."""
+    laspy = _laspy()
+    wanted = laspy.DecompressionSelection.base() | laspy.DecompressionSelection.Z | laspy.DecompressionSelection.INTENSITY
+    with laspy.open(path, decompression_selection=wanted) as f:
         for points in f.chunk_iterator(size):
-            stored = np.stack([np.asarray(points[a]) for a in ("X", "Y", "Z")], 1)
-            yield stored.astype(np.int32, copy=False), np.asarray(points["intensity"]).astype(np.uint16, copy=False)
+            yield points.array
 
 
 def write_labels(path: str, to: Path, labels: np.ndarray, name: str) -> None:
@@ -59,9 +60,11 @@ def write_labels(path: str, to: Path, labels: np.ndarray, name: str) -> None:
         with laspy.open(part, "w", header=header, do_compress=to.suffix.lower() == ".laz") as out:
             done = 0
             for points in f.chunk_iterator(CHUNK):
-                record = laspy.ScaleAwarePointRecord.zeros(len(points), header=header)
-                for dimension in points.point_format.dimension_names:
-                    record[dimension] = points[dimension]
+                record = points
+                if points.point_format != header.point_format or not points.array.flags.writeable:
+                    record = laspy.ScaleAwarePointRecord.zeros(len(points), header=header)
+                    for field in points.array.dtype.names:  # whole bytes: dimensions of a few bits are parts of them
+                        record.array[field] = points.array[field]
                 record[name] = labels[done : done + len(points)]
                 out.write_points(record)
                 done += len(points)

@@ -44,13 +44,16 @@ class Segment:
 
     def voxels(self, tile: Tile) -> tuple[SparseTensor, torch.Tensor]:
         """The voxels of a tile, and its points in voxels from the first one on."""
-        low = tile.voxels.min(0) if len(tile) else np.zeros(3, np.int32)
-        if len(tile) and int((tile.voxels.max(0) - low).max()) >= 2**23:
-            raise ValueError(f"tile {tile.key}: {int((tile.voxels.max(0) - low).max())} voxels along an axis, expected less than 2^23")
+        places = torch.from_numpy(tile.voxels).to(self.device)
+        low = places.amin(0) if len(tile) else places.new_zeros(3)
+        most = int((places.amax(0) - low).max()) if len(tile) else 0
+        if most >= 2**23:
+            raise ValueError(f"tile {tile.key}: {most} voxels along an axis, expected less than 2^23")
         # Whole numbers and a half, which f32 has, and their sum with low in f64.
-        local = (torch.from_numpy(tile.voxels).to(self.device) - torch.from_numpy(low).to(self.device)).float() + 0.5
+        local = (places - low).float() + 0.5
+        del places
         feats = torch.as_tensor(self.features(tile, self.device), dtype=torch.float32, device=self.device)
-        origin = [-float(v) for v in low]
+        origin = [-float(v) for v in low.tolist()]
         voxels = F.voxels(local, size_m=1.0, origin_m=origin, order="lexicographic", max_cols=feats.shape[1])
         set = F.voxels_coords(voxels)
         rows, _ = F.coords_rows(set)
