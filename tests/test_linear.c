@@ -142,7 +142,7 @@ static const struct linear_size {
 } sizes[] = {{0, 3, 5},      {1, 1, 1},      {1, 8, 16},     {2, 33, 31},   {63, 16, 16},
              {64, 64, 64},   {65, 72, 40},   {127, 8, 128},  {128, 130, 7}, {129, 256, 24},
              {200, 96, 300}, {513, 5, 3},    {1000, 32, 32}, {2500, 8, 4},  {300, 264, 136},
-             {40, 48, 560},  {5000, 16, 24}, {3000, 72, 64}};
+             {40, 48, 560},  {5000, 16, 24}, {3000, 72, 64}, {0, 32, 64}};
 
 // Few enough values of a kind that all products of exact ones are.
 static test_values values_for(test_rng *rng, int64_t rows, int64_t in)
@@ -426,10 +426,10 @@ ParameterizedTestParameters(linear, walks_many_rows)
 }
 ParameterizedTest(struct case_param *p, linear, walks_many_rows, .timeout = 600)
 {
-    static const int64_t sizes_of[][3] = {{26000, 32, 96},  {9000, 64, 192},  {3000, 128, 272},
-                                          {1500, 24, 64},   {1000, 256, 640}, {700, 512, 136},
-                                          {900, 200, 32},   {300, 1024, 72},  {1, 64, 64},
-                                          {2000, 640, 128}, {150, 2048, 136}, {26000, 384, 104}};
+    static const int64_t sizes_of[][3] = {
+        {26000, 32, 96},  {9000, 64, 192},   {3000, 128, 272}, {1500, 24, 64}, {1000, 256, 640},
+        {700, 512, 136},  {900, 200, 32},    {300, 1024, 72},  {1, 64, 64},    {2000, 640, 128},
+        {150, 2048, 136}, {26000, 384, 104}, {17000, 712, 136}};
     const spops_dtype dtype = (spops_dtype)p->dtype;
     test_device d;
 

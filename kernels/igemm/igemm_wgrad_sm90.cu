@@ -346,12 +346,15 @@ __device__ void wgrad_add_rows(const wgrad_params &p, const wgrad_block<P> &bloc
 
     for (;;) {
         barrier_wait(block.stages().full(stage.at), stage.full_parity());
-        const int4 note = load_shared4<int4>(block.note(stage.at));
-        if (note.x & NOTE_STOP) break;
-        partial = note.z;
+        // As in wgrad_multiply: who arrives has read the note for all.
+        int4 note = make_int4(0, 0, 0, 0);
+        if (t % 32 == 0) note = load_shared4<int4>(block.note(stage.at));
+        if (__shfl_sync(~0u, note.x, 0) & NOTE_STOP) break;
+        const int rows = __shfl_sync(~0u, note.w, 0);
+        partial = __shfl_sync(~0u, note.z, 0);
         const uint32_t g = block.stage(stage.at) + P::a_bytes + piece / 8 * P::block_bytes;
 #pragma unroll 4
-        for (int line = first; line < note.w; line += own)
+        for (int line = first; line < rows; line += own)
             add_numbers<T>(sum, load_shared4<uint4>(g + swizzled(line, piece % 8)));
         flags = 1;
         release_slot(block.stages().empty(stage.at), t % 32);
@@ -812,10 +815,10 @@ spops_status launch_policy(spops_context *ctx, const spops_igemm_wgrad_args *arg
     const bool folds = P::SOURCE == PAIRS && P::folded_bytes > 0;
     p.fold = !folds || widest > 32 ? 1 : widest > 16 ? 2 : 4;
     p.stage_pairs = P::SOURCE == UNITS ? 1 : 64 * p.fold;
-    if (P::SOURCE == ROWS) {
+    if (P::SOURCE == ROWS) p.g_sums = args->g_sums;
+    if (P::SOURCE == ROWS && args->max_pairs > 0) { // of no rows there is no map, and no stage
         SPOPS_TRY(encode_rows(ctx, args->x, args->max_pairs, &p.x_rows));
         SPOPS_TRY(encode_rows(ctx, args->g, args->max_pairs, &p.g_rows));
-        p.g_sums = args->g_sums;
     }
     p.col_tiles = grid.col_tiles;
     p.dw = args->dw.data;
