@@ -429,7 +429,7 @@ ParameterizedTest(struct case_param *p, linear, walks_many_rows, .timeout = 600)
     static const int64_t sizes_of[][3] = {
         {26000, 32, 96},  {9000, 64, 192},   {3000, 128, 272}, {1500, 24, 64}, {1000, 256, 640},
         {700, 512, 136},  {900, 200, 32},    {300, 1024, 72},  {1, 64, 64},    {2000, 640, 128},
-        {150, 2048, 136}, {26000, 384, 104}, {17000, 712, 136}};
+        {150, 2048, 136}, {26000, 384, 104}, {17000, 840, 136}};
     const spops_dtype dtype = (spops_dtype)p->dtype;
     test_device d;
 
