@@ -443,13 +443,14 @@ template <class T> spops_status prepare_dtype(spops_context *ctx)
 bool spops::dense_sm90_fits(const spops_context *ctx, const spops_igemm_args *args,
                             const weight_form &f)
 {
-    return dense_sm90_takes(args, f) && cut_of(ctx, f).stages > 0;
+    return dense_sm90_takes(args, f) && (cut_of(ctx, f).stages > 0 || deep_sm90_fits(ctx, args, f));
 }
 
 spops_status spops::launch_dense_sm90(spops_context *ctx, const spops_igemm_args *args,
                                       const weight_form &f)
 {
     const dense_cut cut = cut_of(ctx, f);
+    if (cut.stages == 0) return launch_deep_sm90(ctx, args, f);
     return args->x.dtype == SPOPS_DTYPE_BF16 ? launch_dtype<__nv_bfloat16>(ctx, args, f, cut)
                                              : launch_dtype<__half>(ctx, args, f, cut);
 }
@@ -457,5 +458,6 @@ spops_status spops::launch_dense_sm90(spops_context *ctx, const spops_igemm_args
 spops_status spops::prepare_dense_sm90(spops_context *ctx)
 {
     SPOPS_TRY(prepare_dtype<__half>(ctx));
-    return prepare_dtype<__nv_bfloat16>(ctx);
+    SPOPS_TRY(prepare_dtype<__nv_bfloat16>(ctx));
+    return prepare_deep_sm90(ctx);
 }

@@ -19,14 +19,15 @@ inline bool dense_sm90_takes(const spops_igemm_args *args, const weight_form &f)
            (e.residual == nullptr || e.residual_wide);
 }
 
-// Blocks keep their columns of W (dense_sm90.cu). It does not depend on the number of rows.
+// Blocks keep their columns of W (dense_sm90.cu), whatever the number of rows; where k is too long for that,
+// tiles of many rows (deep_sm90.cu). These depend on the number of rows; bits do not, because igemm_sm90.cuh,
+// which has the others, adds in the same order.
 bool dense_sm90_fits(const spops_context *ctx, const spops_igemm_args *args, const weight_form &f);
 spops_status launch_dense_sm90(spops_context *ctx, const spops_igemm_args *args,
                                const weight_form &f);
 spops_status prepare_dense_sm90(spops_context *ctx);
 
-// Many rows, of a k that is too long for that (deep_sm90.cu). It depends on the number of rows; bits do not,
-// because igemm_sm90.cuh has the same ones for the others.
+// For dense_sm90.cu.
 bool deep_sm90_fits(const spops_context *ctx, const spops_igemm_args *args, const weight_form &f);
 spops_status launch_deep_sm90(spops_context *ctx, const spops_igemm_args *args,
                               const weight_form &f);

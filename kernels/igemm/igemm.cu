@@ -98,7 +98,6 @@ spops_status launch_kernel(spops_context *ctx, const spops_igemm_args *args, con
     const int32_t tile = tile_of(ctx, args);
 #ifdef SPOPS_SM90A
     if (has_sm90(ctx) && dense_sm90_fits(ctx, args, f)) return launch_dense_sm90(ctx, args, f);
-    if (has_sm90(ctx) && deep_sm90_fits(ctx, args, f)) return launch_deep_sm90(ctx, args, f);
     if (spops_igemm_kernel_of(tile) != SPOPS_IGEMM_SM80)
         return launch_igemm_sm90<T>(ctx, args, f, tile);
 #endif
@@ -137,7 +136,6 @@ extern "C" spops_status spops_cuda_igemm_prepare(spops_context *ctx,
     if (args->adds) SPOPS_TRY(prepare_all(ctx, true, args->tile));
 #ifdef SPOPS_SM90A
     if (has_sm90(ctx) && args->products) SPOPS_TRY(prepare_dense_sm90(ctx));
-    if (has_sm90(ctx) && args->products) SPOPS_TRY(prepare_deep_sm90(ctx));
     if (has_sm90(ctx) && args->gradients)
         SPOPS_TRY(prepare_igemm_wgrad_sm90(ctx, PAIRS, args->tile));
     if (has_sm90(ctx) && args->row_gradients)
