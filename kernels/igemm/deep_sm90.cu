@@ -326,7 +326,8 @@ bool spops::deep_sm90_fits(const spops_context *ctx, const spops_igemm_args *arg
     const int64_t high = (args->x.rows + P::rows - 1) / P::rows;
     const int64_t across = (f.cols + P::COLS - 1) / P::COLS;
     return f.cols > P::COLS / 2 && P::shared_bytes <= ctx->block_shared_bytes &&
-           low > ctx->info.num_processors / 2 && high * across <= INT32_MAX / 2 &&
+           args->x.rows <= INT32_MAX - P::rows && low > ctx->info.num_processors / 2 &&
+           high * across <= INT32_MAX / 2 &&
            3 * rounds_of(ctx, high * across) <= 2 * rounds_of(ctx, low * across);
 }
 
