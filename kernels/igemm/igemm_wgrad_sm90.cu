@@ -18,7 +18,7 @@
 //                         of units: 32 copies, 33   sums too
 //                         of rows: 1 + bytes
 //     stage empty         4 * GROUPS                its products have ended
-//                         with sums of g 3 more     and it has been added
+//                         with sums of g 96 more    and it has been added
 //
 // Where both rows have at most 64 bytes, a line holds the rows of 2 or 4 pairs side by side: the
 // product then has their dW on its diagonal (and products of strangers beside it), and a stage holds
@@ -346,18 +346,16 @@ __device__ void wgrad_add_rows(const wgrad_params &p, const wgrad_block<P> &bloc
 
     for (;;) {
         barrier_wait(block.stages().full(stage.at), stage.full_parity());
-        // As in wgrad_multiply: who arrives has read the note for all.
-        int4 note = make_int4(0, 0, 0, 0);
-        if (t % 32 == 0) note = load_shared4<int4>(block.note(stage.at));
-        if (__shfl_sync(~0u, note.x, 0) & NOTE_STOP) break;
-        const int rows = __shfl_sync(~0u, note.w, 0);
-        partial = __shfl_sync(~0u, note.z, 0);
+        const int4 note = load_shared4<int4>(block.note(stage.at));
+        if (note.x & NOTE_STOP) break;
+        partial = note.z;
         const uint32_t g = block.stage(stage.at) + P::a_bytes + piece / 8 * P::block_bytes;
 #pragma unroll 4
-        for (int line = first; line < rows; line += own)
+        for (int line = first; line < note.w; line += own)
             add_numbers<T>(sum, load_shared4<uint4>(g + swizzled(line, piece % 8)));
         flags = 1;
-        release_slot(block.stages().empty(stage.at), t % 32);
+        // Each lane for itself: the lines that it has read may be cleared when they come again.
+        barrier_arrive(block.stages().empty(stage.at));
         stage.advance();
     }
     float *const shared = block.folded() + t * 8;
@@ -650,7 +648,7 @@ __global__ void __launch_bounds__(P::threads, P::BLOCKS)
     if (threadIdx.x == 0) {
         const int filling = P::SOURCE == PAIRS ? 129 : P::SOURCE == UNITS ? 65 : 1;
         const bool adds = P::SOURCE == ROWS && p.g_sums != nullptr && blockIdx.y < p.col_tiles;
-        block.stages().init(P::STAGES, filling, 4 * P::GROUPS + (adds ? adding_warps : 0));
+        block.stages().init(P::STAGES, filling, 4 * P::GROUPS + (adds ? 32 * adding_warps : 0));
         barrier_init_done();
     }
     grid_dependency_wait();
