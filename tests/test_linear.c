@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "spops/convert.h"
 #include "spops/linear.h"
 #include "tests/ref/ref_sparseconv.h"
 #include "tests/support/activation.h"
@@ -142,7 +143,7 @@ static const struct linear_size {
 } sizes[] = {{0, 3, 5},      {1, 1, 1},      {1, 8, 16},     {2, 33, 31},   {63, 16, 16},
              {64, 64, 64},   {65, 72, 40},   {127, 8, 128},  {128, 130, 7}, {129, 256, 24},
              {200, 96, 300}, {513, 5, 3},    {1000, 32, 32}, {2500, 8, 4},  {300, 264, 136},
-             {40, 48, 560},  {5000, 16, 24}, {3000, 72, 64}};
+             {40, 48, 560},  {5000, 16, 24}, {3000, 72, 64}, {0, 32, 64}};
 
 // Few enough values of a kind that all products of exact ones are.
 static test_values values_for(test_rng *rng, int64_t rows, int64_t in)
@@ -426,10 +427,10 @@ ParameterizedTestParameters(linear, walks_many_rows)
 }
 ParameterizedTest(struct case_param *p, linear, walks_many_rows, .timeout = 600)
 {
-    static const int64_t sizes_of[][3] = {{26000, 32, 96},  {9000, 64, 192},  {3000, 128, 272},
-                                          {1500, 24, 64},   {1000, 256, 640}, {700, 512, 136},
-                                          {900, 200, 32},   {300, 1024, 72},  {1, 64, 64},
-                                          {2000, 640, 128}, {150, 2048, 136}, {26000, 384, 104}};
+    static const int64_t sizes_of[][3] = {
+        {26000, 32, 96},  {9000, 64, 192},   {3000, 128, 272}, {1500, 24, 64}, {1000, 256, 640},
+        {700, 512, 136},  {900, 200, 32},    {300, 1024, 72},  {1, 64, 64},    {2000, 640, 128},
+        {150, 2048, 136}, {26000, 384, 104}, {17000, 840, 136}};
     const spops_dtype dtype = (spops_dtype)p->dtype;
     test_device d;
 
@@ -480,6 +481,114 @@ ParameterizedTest(struct case_param *p, linear, walks_many_rows, .timeout = 600)
         for (int i = 0; i < 5; ++i)
             guarded_destroy(all[i]);
         test_free(&d, count);
+    }
+    test_close(&d);
+}
+
+// Rows of W that calls right before write, to memory that the call before them reads: row r is row
+// (r + round) % KINDS of `rows`. The number of rows is written too. Nothing waits in between.
+enum { KINDS = 8, ROUNDS = 4 };
+
+typedef struct written_layer {
+    guarded x, rows, w, picks[ROUNDS], out[ROUNDS];
+    int32_t *counts[ROUNDS], *count; // i64; i32
+    int32_t num_rows[ROUNDS];
+} written_layer;
+
+static written_layer written_create(test_device *d, const linear_case *c, spops_dtype dtype)
+{
+    const int64_t w_rows = c->w_transposed ? c->out : c->in;
+    const int64_t w_cols = c->w_transposed ? c->in : c->out;
+    const int32_t none = 0;
+    written_layer l = {.x = exact_matrix(d, "x", c->rows, c->in, dtype, 4),
+                       .rows = exact_matrix(d, "rows", KINDS, w_cols, dtype, 5),
+                       .w = exact_matrix(d, "w", w_rows, w_cols, dtype, 6),
+                       .count = test_upload_i32(d, &none, 1)};
+    for (int i = 0; i < ROUNDS; ++i) {
+        l.num_rows[i] = (int32_t)c->rows - 41 * i;
+        l.counts[i] = test_upload_i32(d, (const int32_t[]){l.num_rows[i], 0}, 2);
+        l.picks[i] = guarded_create(d->backend, "picks", w_rows, KINDS, 0, 0, dtype);
+        l.out[i] = exact_matrix(d, "out", c->rows, c->out, dtype, 7);
+        for (int64_t r = 0; r < w_rows; ++r)
+            for (int64_t k = 0; k < KINDS; ++k)
+                guarded_set(&l.picks[i], r, k, (r + i) % KINDS == k);
+        guarded_upload(&l.picks[i]);
+    }
+    return l;
+}
+
+static void written_enqueue(test_device *d, const linear_case *c, written_layer *l)
+{
+    for (int i = 0; i < ROUNDS; ++i) {
+        spops_conv_layer layer = spops_conv_layer_default();
+        test_expect_ok(
+            d->ctx,
+            spops_convert_execute(d->ctx, spops_matrix_dense(l->counts[i], 1, 1, SPOPS_DTYPE_I64),
+                                  spops_matrix_dense(l->count, 1, 1, SPOPS_DTYPE_I32)),
+            "count");
+        test_expect_ok(
+            d->ctx, spops_linear_execute(d->ctx, l->picks[i].view, l->rows.view, NULL, l->w.view),
+            "w");
+        layer.num_rows = l->count;
+        layer.w_transposed = c->w_transposed;
+        test_expect_ok(d->ctx,
+                       spops_linear_execute(d->ctx, l->x.view, l->w.view, &layer, l->out[i].view),
+                       "out");
+    }
+}
+
+static void written_check(const linear_case *c, written_layer *l, int round, spops_dtype dtype)
+{
+    guarded *const y = &l->out[round];
+    test_rng rng = test_rng_make(7); // of what `out` held: rows after those that count keep it
+    for (int64_t r = 0; r < c->rows; ++r)
+        for (int64_t o = 0; o < c->out; ++o) {
+            double sum = (double)test_rng_below(&rng, 5) - 2;
+            if (r % 251 != 0 && r < l->num_rows[round] - 70) continue;
+            if (r < l->num_rows[round]) sum = 0;
+            for (int64_t k = 0; k < c->in && r < l->num_rows[round]; ++k) {
+                const int64_t row = c->w_transposed ? o : k, col = c->w_transposed ? k : o;
+                sum += guarded_get(&l->x, r, k) * guarded_get(&l->rows, (row + round) % KINDS, col);
+            }
+            cr_assert(guarded_get(y, r, o) == test_round(sum, dtype),
+                      "%d rows, %d to %d, round %d: out(%d, %d) is %g, expected %g", (int)c->rows,
+                      (int)c->in, (int)c->out, round, (int)r, (int)o, guarded_get(y, r, o), sum);
+        }
+}
+
+ParameterizedTestParameters(linear, reads_what_calls_before_wrote)
+{
+    return every_case(test_row_dtypes, NUM_REAL_DTYPES, both_ways, 2);
+}
+ParameterizedTest(struct case_param *p, linear, reads_what_calls_before_wrote, .timeout = 600)
+{
+    static const int64_t sizes_of[][3] = {
+        {3000, 16, 24}, {700, 512, 256}, {17000, 656, 136}, {1300, 64, 72}, {200, 1024, 72}};
+    const spops_dtype dtype = (spops_dtype)p->dtype;
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    for (size_t k = 0; k < sizeof sizes_of / sizeof *sizes_of; ++k) {
+        const linear_case c = {.rows = sizes_of[k][0],
+                               .in = sizes_of[k][1],
+                               .out = sizes_of[k][2],
+                               .w_transposed = p->op == 1};
+        if (d.backend == SPOPS_BACKEND_CPU && c.rows * c.in * c.out > 300000000) continue;
+        test_expect_ok(
+            d.ctx,
+            spops_context_reserve(d.ctx, spops_linear_scratch_bytes(d.ctx, c.rows, c.in, c.out, 1)),
+            "reserve");
+        written_layer l = written_create(&d, &c, dtype);
+        written_enqueue(&d, &c, &l);
+        test_wait(&d);
+        for (int i = 0; i < ROUNDS; ++i) {
+            guarded_download(&l.out[i]);
+            written_check(&c, &l, i, dtype);
+            guarded_destroy(&l.out[i]), guarded_destroy(&l.picks[i]);
+            test_free(&d, l.counts[i]);
+        }
+        guarded_destroy(&l.x), guarded_destroy(&l.rows), guarded_destroy(&l.w);
+        test_free(&d, l.count);
     }
     test_close(&d);
 }

@@ -385,7 +385,10 @@ int graph_write(graph *g, const graph_tensor *t, const void *data, size_t bytes)
     if (bytes > spops_nodes_bytes(&t->t)) return report(g, t->name, "has no room for so much");
 #ifdef EXAMPLE_WITH_CUDA
     if (g->on_cuda)
-        return graph_wait(g) || CHECK(cudaMemcpy(t->t.data, data, bytes, cudaMemcpyHostToDevice));
+        /* On the graph's stream: a frame does not wait for the legacy stream, where cudaMemcpy may return early. */
+        return CHECK(cudaMemcpyAsync(t->t.data, data, bytes, cudaMemcpyHostToDevice,
+                                     (cudaStream_t)g->stream)) ||
+               graph_wait(g);
 #endif
     memcpy(t->t.data, data, bytes);
     return 0;

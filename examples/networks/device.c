@@ -132,13 +132,23 @@ void device_close(device *d)
 #endif
 }
 
+#ifdef EXAMPLE_WITH_CUDA
+/* A copy or a fill on the legacy stream may end after the call has returned, and the stream of d does not wait
+ * for it: so it is enqueued on that of d, and ends here, before other streams use what it wrote. */
+static int end_here(const device *d, cudaError_t enqueued, const char *what)
+{
+    return check(enqueued, what) || CHECK(cudaStreamSynchronize((cudaStream_t)d->stream));
+}
+#endif
+
 void *device_alloc(const device *d, size_t bytes)
 {
     void *ptr = NULL;
 #ifdef EXAMPLE_WITH_CUDA
     if (!on_cpu(d)) {
         if (CHECK(cudaMalloc(&ptr, bytes))) return NULL;
-        if (!CHECK(cudaMemset(ptr, 0, bytes))) return ptr;
+        if (!end_here(d, cudaMemsetAsync(ptr, 0, bytes, (cudaStream_t)d->stream), "zeros"))
+            return ptr;
         cudaFree(ptr);
         return NULL;
     }
@@ -179,7 +189,10 @@ int64_t rows_with_room(int64_t n)
 int device_upload(const device *d, void *to, const void *from, size_t bytes)
 {
 #ifdef EXAMPLE_WITH_CUDA
-    if (!on_cpu(d)) return CHECK(cudaMemcpy(to, from, bytes, cudaMemcpyHostToDevice));
+    const cudaStream_t stream = (cudaStream_t)d->stream;
+    if (!on_cpu(d))
+        return end_here(d, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream),
+                        "upload");
 #endif
     (void)d;
     memcpy(to, from, bytes);

@@ -87,31 +87,6 @@ spops_status launch_preparing(spops_context *ctx, const char *what, void (*kerne
     return launch_prepared<ORDER>(ctx, what, kernel, grid, threads, shared, args...);
 }
 
-// Of a kernel that waits for the one before it (WAITS_FOR_PREVIOUS), in clusters of so many blocks, which run
-// together. The first launch of a context prepares it.
-template <class... Params, class... Args>
-spops_status launch_clusters(spops_context *ctx, const char *what, void (*kernel)(Params...),
-                             dim3 grid, int cluster, unsigned threads, size_t shared, Args... args)
-{
-    cudaLaunchAttribute attributes[2] = {};
-    attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attributes[0].val.programmaticStreamSerializationAllowed = 1;
-    attributes[1].id = cudaLaunchAttributeClusterDimension;
-    attributes[1].val.clusterDim.x = (unsigned)cluster;
-    attributes[1].val.clusterDim.y = 1;
-    attributes[1].val.clusterDim.z = 1;
-    cudaLaunchConfig_t config = {};
-    config.gridDim = grid;
-    config.blockDim = dim3(threads);
-    config.dynamicSmemBytes = shared;
-    config.stream = stream_of(ctx);
-    config.attrs = attributes;
-    config.numAttrs = cluster > 1 ? 2 : 1;
-    SPOPS_TRY(prepare_shared(ctx, what, kernel));
-    return spops_cuda_status(
-        ctx, what, (int)cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
-}
-
 template <launch_order ORDER = AFTER_PREVIOUS, class... Params, class... Args>
 spops_status launch(spops_context *ctx, const char *what, void (*kernel)(Params...), dim3 grid,
                     unsigned threads, Args... args)

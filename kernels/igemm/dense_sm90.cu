@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows times one matrix on sm_90a, in 16 bits: out = finish(x W). A block keeps its columns of W in shared
 // memory and walks 64 rows at a time, so that W is read once a block and x once for all columns that a
-// block has. igemm_sm90.cuh does the same sums for what does not fit here.
+// block has. deep_sm90.cu and igemm_sm90.cuh do the same sums for what does not fit here.
 //
 //     warps          role
 //     4 * GROUPS     multiply: each warpgroup takes every so many-th 64 rows, and writes them while the
@@ -19,15 +19,8 @@
 // these may be another group's, and groups wait for their rows by turns. Else the ring has a multiple of
 // what all groups take, so that they are its own: copies may end in another order than they begin.
 //
-// Where k is too long, the blocks of a cluster (PARTS of them) have a part of it each: they send each other
-// their sums of 32 or 64 columns, which one of them adds, in the order of the parts, and writes.
-//
-//     sums got       1 + bytes                      those of the other blocks are there
-//     sums read      4 * (PARTS - 1)                the others have read what they were sent
-//
 // Columns of W lie in another order in shared memory: a thread of the product has two neighbours of each eight
 // columns, and in this order they are eight neighbours of the output, 16 bytes of a row.
-#include "kernels/core/sm90/cluster.cuh"
 #include "kernels/core/sm90/pipeline.cuh"
 #include "kernels/core/sm90/tensor_map.cuh"
 #include "kernels/igemm/dense_sm90.cuh"
@@ -47,16 +40,14 @@ struct dense_params {
     const void *w;
     const int *num_rows; // that count; null: all
     int rows, depth;
-    int chunks; // of k, of a part
+    int chunks; // of k
     int passes; // of COLS columns, of a block
     int col_blocks, stages;
     epilogue_params epilogue;
 };
 
-template <int COLS_, int PARTS_ = 1> struct dense_policy {
-    static constexpr int COLS = COLS_, PARTS = PARTS_, GROUPS = PARTS == 4 ? 2 : 3;
-    static constexpr int own_cols = COLS / PARTS; // that a block writes
-    static constexpr int sent_bytes = 128 * own_cols / 2 * (int)sizeof(float); // of a group's sums
+template <int COLS_> struct dense_policy {
+    static constexpr int COLS = COLS_, GROUPS = 3;
     typedef warp_roles<GROUPS, 4, 1> roles; // of four one loads, and leaves registers to the others
     static constexpr int threads = roles::threads, multiplying = 128 * GROUPS;
     static constexpr bool moves_registers = true;
@@ -67,7 +58,7 @@ template <int COLS_, int PARTS_ = 1> struct dense_policy {
     static constexpr int w_bytes = (B == ALONG_K ? COLS : (COLS + 63) / 64 * 64) * 128;
 };
 
-// Shared memory: W by passes and chunks, stages, sums that other blocks sent, bias, barriers.
+// Shared memory: W by passes and chunks, stages, bias, barriers.
 template <class P, operand B> struct dense_block {
     uint32_t base;
     char *shared;
@@ -75,30 +66,23 @@ template <class P, operand B> struct dense_block {
 
     __host__ __device__ static int64_t bytes(int64_t passes, int64_t chunks, int64_t stages)
     {
-        const int64_t of_parts = P::GROUPS * ((P::PARTS - 1) * P::sent_bytes + 32);
-        return passes * chunks * P::template w_bytes<B> + stages * (stage_bytes + 16) + of_parts +
-               passes * P::COLS * 4 + stage_alignment;
+        return passes * chunks * P::template w_bytes<B> + stages * (stage_bytes + 16) +
+               P::GROUPS * 8 + passes * P::COLS * 4 + stage_alignment;
     }
     __device__ uint32_t w(int pass, int k) const
     {
         return base + (pass * chunks + k) * P::template w_bytes<B>;
     }
     __device__ uint32_t stage(int s) const { return w(passes, 0) + s * stage_bytes; }
-    __device__ uint32_t sent(int group) const
-    {
-        return stage(stages) + group * (P::PARTS - 1) * P::sent_bytes;
-    }
     __device__ float *bias() const
     {
-        return reinterpret_cast<float *>(shared + (sent(P::GROUPS) - base));
+        return reinterpret_cast<float *>(shared + (stage(stages) - base));
     }
     __device__ barrier_ring barriers() const
     {
-        return {sent(P::GROUPS) + passes * P::COLS * (uint32_t)sizeof(float)};
+        return {stage(stages) + passes * P::COLS * (uint32_t)sizeof(float)};
     }
-    // Full: sums got; empty: sums read.
-    __device__ barrier_ring exchanges() const { return {barriers().full(stages)}; }
-    __device__ uint32_t turn(int group) const { return exchanges().full(P::GROUPS + group); }
+    __device__ uint32_t turn(int group) const { return barriers().full(stages) + 8 * group; }
 };
 
 // A place in the ring, of as many stages as there are.
@@ -120,8 +104,7 @@ struct stage_place {
 
 // W [depth][cols]: 8 columns of a k, whose pairs lie 16 bytes apart.
 template <class P>
-__device__ void load_w(const dense_params &p, const dense_block<P, ACROSS_K> &block, int col,
-                       int first_k)
+__device__ void load_w(const dense_params &p, const dense_block<P, ACROSS_K> &block, int col)
 {
     constexpr int pieces = (P::COLS + 63) / 64 * 8;
     const int items = p.passes * p.chunks * chunk * pieces;
@@ -129,7 +112,7 @@ __device__ void load_w(const dense_params &p, const dense_block<P, ACROSS_K> &bl
     for (int item = threadIdx.x; item < items; item += P::multiplying) {
         const int piece = item % pieces, line = item / pieces % chunk;
         const int k = item / (pieces * chunk) % p.chunks, pass = item / (pieces * chunk) / p.chunks;
-        const int from_k = first_k + k * chunk + line, c = col + pass * P::COLS + 8 * piece;
+        const int from_k = k * chunk + line, c = col + pass * P::COLS + 8 * piece;
         int4 v = make_int4(0, 0, 0, 0);
         if (from_k < p.depth && c < p.epilogue.cols && 8 * piece < P::COLS)
             v = __ldg(reinterpret_cast<const int4 *>(static_cast<const uint16_t *>(p.w) +
@@ -145,15 +128,14 @@ __device__ void load_w(const dense_params &p, const dense_block<P, ACROSS_K> &bl
 
 // W [cols][depth]: 8 numbers of k of a column, to the line that the column has.
 template <class P>
-__device__ void load_w(const dense_params &p, const dense_block<P, ALONG_K> &block, int col,
-                       int first_k)
+__device__ void load_w(const dense_params &p, const dense_block<P, ALONG_K> &block, int col)
 {
     const int items = p.passes * p.chunks * P::COLS * 8;
 #pragma unroll 4
     for (int item = threadIdx.x; item < items; item += P::multiplying) {
         const int piece = item % 8, k = item / 8 % p.chunks;
         const int own = item / 8 / p.chunks % P::COLS, pass = item / 8 / p.chunks / P::COLS;
-        const int from_k = first_k + k * chunk + 8 * piece, c = col + pass * P::COLS + own;
+        const int from_k = k * chunk + 8 * piece, c = col + pass * P::COLS + own;
         const int line = own / 32 * 32 + own % 8 / 2 * 8 + own % 32 / 8 * 2 + own % 2;
         int4 v = make_int4(0, 0, 0, 0);
         if (from_k < p.depth && c < p.epilogue.cols)
@@ -231,65 +213,6 @@ __device__ __forceinline__ void ask_for_residual(const epilogue_params &p,
     }
 }
 
-// One warpgroup, exchange number `step` of it: own = the sums of all parts of the columns that this block writes.
-template <class P, operand B>
-__device__ void exchange_sums(const dense_block<P, B> &block, const float (&sum)[P::COLS / 2],
-                              float (&own)[P::own_cols / 2], int part, int group, uint32_t step,
-                              int t)
-{
-    constexpr int pieces = P::own_cols / 8; // 16 bytes of a thread
-    const uint32_t got = block.exchanges().full(group), read = block.exchanges().empty(group);
-    const uint32_t mine = block.sent(group) + t * 16;
-    if (t == 0) barrier_arrive_expect(got, (P::PARTS - 1) * P::sent_bytes);
-    cluster_barrier_wait(read, (step & 1) ^ 1);
-#pragma unroll
-    for (int other = 0; other < P::PARTS; ++other) {
-        const float *const from = sum + other * (P::own_cols / 2);
-        if (other == part) {
-#pragma unroll
-            for (int i = 0; i < P::own_cols / 2; ++i)
-                own[i] = from[i];
-            continue;
-        }
-        const int slot = part < other ? part : part - 1;
-        const uint32_t to = cluster_address(mine + slot * P::sent_bytes, other);
-        const uint32_t barrier = cluster_address(got, other);
-#pragma unroll
-        for (int i = 0; i < pieces; ++i)
-            cluster_store(
-                to + i * 128 * 16,
-                make_float4(from[4 * i], from[4 * i + 1], from[4 * i + 2], from[4 * i + 3]),
-                barrier);
-    }
-    cluster_barrier_wait(got, step & 1);
-#pragma unroll
-    for (int i = 0; i < pieces; ++i) {
-        float all[4] = {};
-#pragma unroll
-        for (int other = 0; other < P::PARTS; ++other) {
-            const int slot = other < part ? other : other - 1;
-            if (other == part) {
-#pragma unroll
-                for (int j = 0; j < 4; ++j)
-                    all[j] += own[4 * i + j];
-                continue;
-            }
-            const uint4 v = load_shared4<uint4>(mine + slot * P::sent_bytes + i * 128 * 16);
-            all[0] += __uint_as_float(v.x);
-            all[1] += __uint_as_float(v.y);
-            all[2] += __uint_as_float(v.z);
-            all[3] += __uint_as_float(v.w);
-        }
-#pragma unroll
-        for (int j = 0; j < 4; ++j)
-            own[4 * i + j] = all[j];
-    }
-    __syncwarp();
-    if (t % 32 == 0)
-        for (int other = 0; other < P::PARTS; ++other)
-            if (other != part) cluster_arrive(cluster_address(read, other));
-}
-
 // One warpgroup.
 template <class P, class T, operand B>
 __device__ void dense_multiply(const dense_params &p, const dense_block<P, B> &block, int rows,
@@ -298,17 +221,16 @@ __device__ void dense_multiply(const dense_params &p, const dense_block<P, B> &b
     const uint64_t a_form = descriptor(SWIZZLE_128, 0, 1024);
     const uint64_t b_form = descriptor(SWIZZLE_128, B == ACROSS_K ? chunk * 128 : 0, 1024);
     constexpr int b_step = B == ACROSS_K ? 16 * 128 : 32;
-    const int number = blockIdx.x / P::PARTS, part = blockIdx.x % P::PARTS;
-    const int step = gridDim.x / P::PARTS / p.col_blocks;
-    const int first_col = number % p.col_blocks * p.passes * P::COLS + part * P::own_cols;
+    const int step = gridDim.x / p.col_blocks;
+    const int first_col = blockIdx.x % p.col_blocks * p.passes * P::COLS;
     const int q = t % 4, own_row = t / 32 * 16 + t % 32 / 4;
     stage_place first = {0, 0};
     const bool by_turns = p.stages < P::GROUPS * p.chunks;
-    uint32_t exchanges = 0, turns = 0;
+    uint32_t turns = 0;
     float sum[P::COLS / 2];
 
     first.advance(group * p.chunks, p.stages);
-    for (int64_t unit = number / p.col_blocks + (int64_t)group * step; unit * unit_rows < rows;
+    for (int64_t unit = blockIdx.x / p.col_blocks + (int64_t)group * step; unit * unit_rows < rows;
          unit += (int64_t)P::GROUPS * step) {
         const int row = (int)unit * unit_rows + own_row;
         if (by_turns) // the first turn of the first group has no one before it
@@ -317,7 +239,7 @@ __device__ void dense_multiply(const dense_params &p, const dense_block<P, B> &b
             const int col = first_col + pass * P::COLS;
             const bool last = pass == p.passes - 1;
             stage_place stage = first, before = first;
-            uint4 residual[P::own_cols / 16];
+            uint4 residual[P::COLS / 16];
             for (int k = 0; k < p.chunks; ++k) {
                 if (pass == 0) barrier_wait(block.barriers().full(stage.at), stage.round & 1);
                 if (by_turns && pass == 0 && k == p.chunks - 1 && t % 32 == 0)
@@ -337,18 +259,12 @@ __device__ void dense_multiply(const dense_params &p, const dense_block<P, B> &b
                 }
                 stage.advance(1, p.stages);
             }
-            ask_for_residual<T, P::own_cols>(p.epilogue, residual, row, rows, col, q);
+            ask_for_residual<T, P::COLS>(p.epilogue, residual, row, rows, col, q);
             wgmma_wait<0>();
             pin_registers(sum);
             if (last) release_slot(block.barriers().empty(before.at), t % 32);
-            const float *const bias = block.bias() + pass * P::COLS + part * P::own_cols;
-            if constexpr (P::PARTS == 1) {
-                write_sums<T, P::COLS>(p.epilogue, sum, residual, bias, row, rows, col, q);
-            } else {
-                float own[P::own_cols / 2];
-                exchange_sums(block, sum, own, part, group, exchanges++, t);
-                write_sums<T, P::own_cols>(p.epilogue, own, residual, bias, row, rows, col, q);
-            }
+            write_sums<T, P::COLS>(p.epilogue, sum, residual, block.bias() + pass * P::COLS, row,
+                                   rows, col, q);
         }
         first.advance(P::GROUPS * p.chunks, p.stages);
     }
@@ -358,16 +274,14 @@ __device__ void dense_multiply(const dense_params &p, const dense_block<P, B> &b
 template <class P, operand B>
 __device__ void dense_load(const dense_params &p, const dense_block<P, B> &block, int rows)
 {
-    const int number = blockIdx.x / P::PARTS, first_k = blockIdx.x % P::PARTS * p.chunks * chunk;
-    const int step = gridDim.x / P::PARTS / p.col_blocks;
+    const int step = gridDim.x / p.col_blocks;
     stage_place stage = {0, 0};
-    for (int64_t unit = number / p.col_blocks; unit * unit_rows < rows; unit += step)
+    for (int64_t unit = blockIdx.x / p.col_blocks; unit * unit_rows < rows; unit += step)
         for (int k = 0; k < p.chunks; ++k) {
             const uint32_t full = block.barriers().full(stage.at);
             barrier_wait(block.barriers().empty(stage.at), (stage.round & 1) ^ 1);
             barrier_arrive_expect(full, stage_bytes);
-            copy_box(block.stage(stage.at), &p.x, first_k + k * chunk, (int)unit * unit_rows, 0,
-                     full);
+            copy_box(block.stage(stage.at), &p.x, k * chunk, (int)unit * unit_rows, 0, full);
             stage.advance(1, p.stages);
         }
 }
@@ -385,20 +299,18 @@ __global__ void __launch_bounds__(P::threads, 1)
     block.stages = p.stages;
     if (threadIdx.x == 0) {
         block.barriers().init(p.stages, 1, 4);
-        if (P::PARTS > 1) block.exchanges().init(P::GROUPS, 1, 4 * (P::PARTS - 1));
         for (int g = 0; g < P::GROUPS; ++g)
             barrier_init(block.turn(g), 4);
         barrier_init_done();
     }
-    if (P::PARTS > 1) cluster_wait_for_all();
     grid_dependency_wait();
     grid_launch_dependents();
     const int rows = p.num_rows != nullptr ? min(__ldg(p.num_rows), p.rows) : p.rows;
     __syncthreads();
     run_roles<P>(
         [&](int warp) {
-            const int col = blockIdx.x / P::PARTS % p.col_blocks * p.passes * P::COLS;
-            load_w(p, block, col, blockIdx.x % P::PARTS * p.chunks * chunk);
+            const int col = blockIdx.x % p.col_blocks * p.passes * P::COLS;
+            load_w(p, block, col);
             for (int i = threadIdx.x; i < p.passes * P::COLS; i += P::multiplying)
                 block.bias()[i] = p.epilogue.bias != nullptr && col + i < p.epilogue.cols
                                       ? __ldg(p.epilogue.bias + col + i)
@@ -411,21 +323,20 @@ __global__ void __launch_bounds__(P::threads, 1)
             (void)warp;
             if (threadIdx.x == P::multiplying) dense_load<P, B>(p, block, rows);
         });
-    if (P::PARTS > 1) cluster_wait_for_all(); // a block that ends may not be sent anything
 }
 
 // ---- Launching ----------------------------------------------------------------------------------
 
 // How a product is cut: columns of a pass, passes a block, stages. No stages: it does not fit.
 struct dense_cut {
-    int cols, parts, passes, stages;
+    int cols, passes, stages;
 };
 
 constexpr int least_stages = 8;
 
-template <class P> int chunks_of(const weight_form &f)
+int chunks_of(const weight_form &f)
 {
-    return (f.depth + chunk * P::PARTS - 1) / (chunk * P::PARTS);
+    return (f.depth + chunk - 1) / chunk;
 }
 
 template <class P> int64_t bytes_of(const weight_form &f, int passes, int chunks, int stages)
@@ -436,7 +347,7 @@ template <class P> int64_t bytes_of(const weight_form &f, int passes, int chunks
 
 template <class P> dense_cut cut_with(const spops_context *ctx, const weight_form &f)
 {
-    const int chunks = chunks_of<P>(f), passes = (f.cols + P::COLS - 1) / P::COLS;
+    const int chunks = chunks_of(f), passes = (f.cols + P::COLS - 1) / P::COLS;
     const int most = (int)ctx->block_shared_bytes;
     // The widest block that leaves a ring of `least_stages`, and of a unit for each group where x is
     // read several times.
@@ -446,8 +357,7 @@ template <class P> dense_cut cut_with(const spops_context *ctx, const weight_for
         const int needed = of_block > 1 && at_once > least_stages ? at_once : least_stages;
         for (int stages = max_stages; stages >= needed; --stages)
             if (bytes_of<P>(f, of_block, chunks, stages) <= most)
-                return {P::COLS, P::PARTS, of_block,
-                        stages > at_once ? stages - stages % at_once : stages};
+                return {P::COLS, of_block, stages > at_once ? stages - stages % at_once : stages};
     }
     return {};
 }
@@ -457,11 +367,8 @@ dense_cut cut_of(const spops_context *ctx, const weight_form &f)
     const auto padded = [&](int cols) { return (f.cols + cols - 1) / cols * cols; };
     if (f.cols <= 32) return cut_with<dense_policy<32>>(ctx, f);
     if (f.cols <= 64) return cut_with<dense_policy<64>>(ctx, f);
-    const dense_cut cut = padded(96) < padded(128) ? cut_with<dense_policy<96>>(ctx, f)
-                                                   : cut_with<dense_policy<128>>(ctx, f);
-    if (cut.stages > 0) return cut;
-    const dense_cut halves = cut_with<dense_policy<128, 2>>(ctx, f);
-    return halves.stages > 0 ? halves : cut_with<dense_policy<128, 4>>(ctx, f);
+    return padded(96) < padded(128) ? cut_with<dense_policy<96>>(ctx, f)
+                                    : cut_with<dense_policy<128>>(ctx, f);
 }
 
 template <class P, class T, operand B>
@@ -483,20 +390,18 @@ spops_status launch_policy(spops_context *ctx, const spops_igemm_args *args, con
     p.num_rows = args->num_rows;
     p.rows = (int)args->x.rows;
     p.depth = f.depth;
-    p.chunks = chunks_of<P>(f);
+    p.chunks = chunks_of(f);
     p.passes = cut.passes;
     p.col_blocks = (f.cols + P::COLS * cut.passes - 1) / (P::COLS * cut.passes);
     p.stages = cut.stages;
     p.epilogue = epilogue_of(args);
     const int units = (p.rows + unit_rows - 1) / unit_rows;
-    // Not all clusters of four that there are multiprocessors for fit into their groups.
-    int row_blocks = (ctx->info.num_processors - (P::PARTS == 4 ? 4 : 0)) / P::PARTS / p.col_blocks;
+    int row_blocks = ctx->info.num_processors / p.col_blocks;
     if (row_blocks < 1) row_blocks = 1;
     if (row_blocks > units) row_blocks = units;
-    const dim3 grid((unsigned)(row_blocks * p.col_blocks * P::PARTS));
-    return launch_clusters(ctx, "linear: launch", dense_kernel<P, T, B>, grid, P::PARTS,
-                           (unsigned)P::threads,
-                           (size_t)dense_block<P, B>::bytes(p.passes, p.chunks, p.stages), p);
+    return launch_preparing<WAITS_FOR_PREVIOUS>(
+        ctx, "linear: launch", dense_kernel<P, T, B>, dim3((unsigned)(row_blocks * p.col_blocks)),
+        (unsigned)P::threads, (size_t)dense_block<P, B>::bytes(p.passes, p.chunks, p.stages), p);
 }
 
 template <class P, class T>
@@ -511,8 +416,6 @@ template <class T>
 spops_status launch_dtype(spops_context *ctx, const spops_igemm_args *args, const weight_form &f,
                           const dense_cut &cut)
 {
-    if (cut.parts == 2) return launch_form<dense_policy<128, 2>, T>(ctx, args, f, cut);
-    if (cut.parts == 4) return launch_form<dense_policy<128, 4>, T>(ctx, args, f, cut);
     switch (cut.cols) {
     case 32: return launch_form<dense_policy<32>, T>(ctx, args, f, cut);
     case 64: return launch_form<dense_policy<64>, T>(ctx, args, f, cut);
@@ -532,8 +435,6 @@ template <class T> spops_status prepare_dtype(spops_context *ctx)
     SPOPS_TRY((prepare_policy<dense_policy<32>, T>(ctx)));
     SPOPS_TRY((prepare_policy<dense_policy<64>, T>(ctx)));
     SPOPS_TRY((prepare_policy<dense_policy<96>, T>(ctx)));
-    SPOPS_TRY((prepare_policy<dense_policy<128, 2>, T>(ctx)));
-    SPOPS_TRY((prepare_policy<dense_policy<128, 4>, T>(ctx)));
     return prepare_policy<dense_policy<128>, T>(ctx);
 }
 
@@ -542,17 +443,14 @@ template <class T> spops_status prepare_dtype(spops_context *ctx)
 bool spops::dense_sm90_fits(const spops_context *ctx, const spops_igemm_args *args,
                             const weight_form &f)
 {
-    const epilogue_params e = epilogue_of(args);
-    return args->tile == 0 && args->schedule->records == nullptr &&
-           args->schedule->tiles == nullptr && args->x.dtype != SPOPS_DTYPE_F32 && !f.copied &&
-           !e.in_f32 && e.scale == nullptr && e.shift == nullptr && e.wide &&
-           (e.residual == nullptr || e.residual_wide) && cut_of(ctx, f).stages > 0;
+    return dense_sm90_takes(args, f) && (cut_of(ctx, f).stages > 0 || deep_sm90_fits(ctx, args, f));
 }
 
 spops_status spops::launch_dense_sm90(spops_context *ctx, const spops_igemm_args *args,
                                       const weight_form &f)
 {
     const dense_cut cut = cut_of(ctx, f);
+    if (cut.stages == 0) return launch_deep_sm90(ctx, args, f);
     return args->x.dtype == SPOPS_DTYPE_BF16 ? launch_dtype<__nv_bfloat16>(ctx, args, f, cut)
                                              : launch_dtype<__half>(ctx, args, f, cut);
 }
@@ -560,5 +458,6 @@ spops_status spops::launch_dense_sm90(spops_context *ctx, const spops_igemm_args
 spops_status spops::prepare_dense_sm90(spops_context *ctx)
 {
     SPOPS_TRY(prepare_dtype<__half>(ctx));
-    return prepare_dtype<__nv_bfloat16>(ctx);
+    SPOPS_TRY(prepare_dtype<__nv_bfloat16>(ctx));
+    return prepare_deep_sm90(ctx);
 }

@@ -8,13 +8,30 @@
 namespace spops
 {
 
-// Whether these rows, which are all of one matrix, can be multiplied here. It does not depend on their number.
-bool dense_sm90_fits(const spops_context *ctx, const spops_igemm_args *args, const weight_form &f);
+// Whether these are rows in order, all of one matrix, of a dtype and with what follows the sum that the
+// kernels here know.
+inline bool dense_sm90_takes(const spops_igemm_args *args, const weight_form &f)
+{
+    const epilogue_params e = epilogue_of(args);
+    return args->tile == 0 && args->schedule->records == nullptr &&
+           args->schedule->tiles == nullptr && args->x.dtype != SPOPS_DTYPE_F32 && !f.copied &&
+           !e.in_f32 && e.scale == nullptr && e.shift == nullptr && e.wide &&
+           (e.residual == nullptr || e.residual_wide);
+}
 
+// Blocks keep their columns of W (dense_sm90.cu), whatever the number of rows; where k is too long for that,
+// tiles of many rows (deep_sm90.cu). These depend on the number of rows; bits do not, because igemm_sm90.cuh,
+// which has the others, adds in the same order.
+bool dense_sm90_fits(const spops_context *ctx, const spops_igemm_args *args, const weight_form &f);
 spops_status launch_dense_sm90(spops_context *ctx, const spops_igemm_args *args,
                                const weight_form &f);
-
 spops_status prepare_dense_sm90(spops_context *ctx);
+
+// For dense_sm90.cu.
+bool deep_sm90_fits(const spops_context *ctx, const spops_igemm_args *args, const weight_form &f);
+spops_status launch_deep_sm90(spops_context *ctx, const spops_igemm_args *args,
+                              const weight_form &f);
+spops_status prepare_deep_sm90(spops_context *ctx);
 
 } // namespace spops
 

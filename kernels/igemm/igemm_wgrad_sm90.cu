@@ -18,7 +18,7 @@
 //                         of units: 32 copies, 33   sums too
 //                         of rows: 1 + bytes
 //     stage empty         4 * GROUPS                its products have ended
-//                         with sums of g 3 more     and it has been added
+//                         with sums of g 96 more    and it has been added
 //
 // Where both rows have at most 64 bytes, a line holds the rows of 2 or 4 pairs side by side: the
 // product then has their dW on its diagonal (and products of strangers beside it), and a stage holds
@@ -354,7 +354,8 @@ __device__ void wgrad_add_rows(const wgrad_params &p, const wgrad_block<P> &bloc
         for (int line = first; line < note.w; line += own)
             add_numbers<T>(sum, load_shared4<uint4>(g + swizzled(line, piece % 8)));
         flags = 1;
-        release_slot(block.stages().empty(stage.at), t % 32);
+        // Each lane for itself: the lines that it has read may be cleared when they come again.
+        barrier_arrive(block.stages().empty(stage.at));
         stage.advance();
     }
     float *const shared = block.folded() + t * 8;
@@ -647,7 +648,7 @@ __global__ void __launch_bounds__(P::threads, P::BLOCKS)
     if (threadIdx.x == 0) {
         const int filling = P::SOURCE == PAIRS ? 129 : P::SOURCE == UNITS ? 65 : 1;
         const bool adds = P::SOURCE == ROWS && p.g_sums != nullptr && blockIdx.y < p.col_tiles;
-        block.stages().init(P::STAGES, filling, 4 * P::GROUPS + (adds ? adding_warps : 0));
+        block.stages().init(P::STAGES, filling, 4 * P::GROUPS + (adds ? 32 * adding_warps : 0));
         barrier_init_done();
     }
     grid_dependency_wait();
@@ -812,10 +813,10 @@ spops_status launch_policy(spops_context *ctx, const spops_igemm_wgrad_args *arg
     const bool folds = P::SOURCE == PAIRS && P::folded_bytes > 0;
     p.fold = !folds || widest > 32 ? 1 : widest > 16 ? 2 : 4;
     p.stage_pairs = P::SOURCE == UNITS ? 1 : 64 * p.fold;
-    if (P::SOURCE == ROWS) {
+    if (P::SOURCE == ROWS) p.g_sums = args->g_sums;
+    if (P::SOURCE == ROWS && args->max_pairs > 0) { // of no rows there is no map, and no stage
         SPOPS_TRY(encode_rows(ctx, args->x, args->max_pairs, &p.x_rows));
         SPOPS_TRY(encode_rows(ctx, args->g, args->max_pairs, &p.g_rows));
-        p.g_sums = args->g_sums;
     }
     p.col_tiles = grid.col_tiles;
     p.dw = args->dw.data;
