@@ -98,6 +98,9 @@ spops_status launch_kernel(spops_context *ctx, const spops_igemm_args *args, con
     const int32_t tile = tile_of(ctx, args);
 #ifdef SPOPS_SM90A
     if (has_sm90(ctx) && dense_sm90_fits(ctx, args, f)) return launch_dense_sm90(ctx, args, f);
+    if constexpr (sizeof(T) == 2)
+        if (has_sm90(ctx) && takes_igemm_pairs(args, f, tile))
+            return launch_igemm_pairs<T>(ctx, args, f);
     if (spops_igemm_kernel_of(tile) != SPOPS_IGEMM_SM80)
         return launch_igemm_sm90<T>(ctx, args, f, tile);
 #endif
@@ -109,6 +112,8 @@ template <class T> spops_status prepare_products(spops_context *ctx, bool adds, 
     const bool asks = spops_igemm_kernel_of(forced) == SPOPS_IGEMM_SM80;
 #ifdef SPOPS_SM90A
     if (has_sm90(ctx)) SPOPS_TRY(prepare_igemm_sm90<T>(ctx, adds, forced));
+    if constexpr (sizeof(T) == 2)
+        if (has_sm90(ctx) && !adds) SPOPS_TRY(prepare_igemm_pairs<T>(ctx));
 #endif
     return has_sm90(ctx) && !asks ? SPOPS_STATUS_OK : prepare_igemm_sm80<T>(ctx, adds, forced);
 }

@@ -84,8 +84,11 @@ constexpr int igemm_tickets = 2; // of blocks; those of tiles in several shares 
 // blocks a multiprocessor.
 //
 // BATCH: rows of -2 are sums, of which a lane has so many on their way together; 0: there are none.
-template <int COLS_, int GROUPS_, int GATHER_WARPS_, int STAGES_, int BLOCKS_, int BATCH_ = 0>
+// LATE: a gather warp looks at a record's head when it copies, and the last block of a tile leaves no part.
+template <int COLS_, int GROUPS_, int GATHER_WARPS_, int STAGES_, int BLOCKS_, int BATCH_ = 0,
+          bool LATE_ = false>
 struct igemm_sm90_policy {
+    static constexpr bool LATE = LATE_;
     static constexpr int BATCH = BATCH_;
     static constexpr bool ADDS = BATCH > 0;
     static constexpr int COLS = COLS_, GROUPS = GROUPS_, GATHER_WARPS = GATHER_WARPS_;
@@ -286,11 +289,13 @@ __device__ __forceinline__ void igemm_fetch_weights(const igemm_sm90_params &p, 
                                                     int col_tile, int matrix, int record,
                                                     uint32_t full)
 {
-    const int at = k * 128 / p.epilogue.x_bytes, col = col_tile * P::COLS;
+    const int at = P::LATE ? k * 128 >> (31 - __clz(p.epilogue.x_bytes))
+                           : k * 128 / p.epilogue.x_bytes;
+    const int col = col_tile * P::COLS;
     if (B == ALONG_K) {
         copy_box(b + record * P::COLS * p.record_bytes, &p.w, at, col, matrix, full);
     } else {
-        const int lines = p.record_bytes / p.epilogue.x_bytes; // 16-bit numbers
+        const int lines = P::LATE ? p.record_bytes / 2 : p.record_bytes / p.epilogue.x_bytes;
 #pragma unroll
         for (int c = 0; c < P::COLS / P::line_cols; ++c)
             copy_box(b + (c * 64 + record * lines) * P::line_cols * 2, &p.w, col + c * P::line_cols,
@@ -304,6 +309,7 @@ __device__ __forceinline__ void igemm_fetch_weights(const igemm_sm90_params &p, 
 struct igemm_unit {
     int4 rows[4];                  // of 16 rows that follow each other in the tile
     int tap, note, tile, col_tile; // note: groups and flags, as a stage has them, + 256 k
+    int groups;                    // LATE: not in the note yet
 };
 
 // A warp of group 0: the note of a stage, and the box of its weights.
@@ -392,7 +398,10 @@ __device__ void igemm_gather(const igemm_sm90_params &p, const igemm_sm90_block<
             p.records + (int64_t)(tile.x + min(record + my_record, tile.y - 1)) * record_ints;
         const int2 head = __ldg(reinterpret_cast<const int2 *>(from));
         u.tap = head.x;
-        u.note |= head.y;
+        if constexpr (P::LATE)
+            u.groups = head.y; // or'ed to the note here, it would be waited for here
+        else
+            u.note |= head.y;
         const int4 *const indices = reinterpret_cast<const int4 *>(from + 4 + my_row);
 #pragma unroll
         for (int i = 0; i < 4; ++i)
@@ -402,8 +411,9 @@ __device__ void igemm_gather(const igemm_sm90_params &p, const igemm_sm90_block<
 
     const auto copy = [&](const igemm_unit &u) {
         const uint32_t to = block.stage(stage.at), full = block.stages().full(stage.at);
+        const int own_note = P::LATE ? u.note | u.groups : u.note;
         const int note =
-            records_a_stage == 1 ? u.note : (int)__reduce_or_sync(~0u, (unsigned)u.note);
+            records_a_stage == 1 ? own_note : (int)__reduce_or_sync(~0u, (unsigned)own_note);
         const int groups = note & NOTE_GROUPS, stage_k = note >> 8;
         if (finds_tiles) finder.step();
         barrier_wait(block.stages().empty(stage.at), stage.empty_parity());
@@ -683,6 +693,117 @@ __device__ bool igemm_join(const igemm_sm90_params &p, const igemm_sm90_block<P>
     return true;
 }
 
+// sum[j][..] += the parts of shares begin .. end - 1, each added to those before it; AT_ONCE of a thread's
+// numbers are on their way together. place(s): where share s left its part.
+template <int HALVES, int N, int AT_ONCE, class Place>
+__device__ __forceinline__ void igemm_add_parts(float (&sum)[HALVES][N], int begin, int end,
+                                                const Place &place)
+{
+    for (int s = begin; s < end; ++s) {
+        const float4 *const from = place(s);
+#pragma unroll
+        for (int at = 0; at < HALVES * N / 4; at += AT_ONCE) {
+            float4 got[AT_ONCE];
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i)
+                got[i] = __ldcg(from + (at + i) * 128);
+#pragma unroll
+            for (int i = 0; i < AT_ONCE; ++i) {
+                float *const to = &sum[(at + i) / (N / 4)][(at + i) % (N / 4) * 4];
+                to[0] += got[i].x;
+                to[1] += got[i].y;
+                to[2] += got[i].z;
+                to[3] += got[i].w;
+            }
+        }
+    }
+}
+
+// sum = (part of share first + .. + part of share own - 1) + sum.
+template <int HALVES, int N, class Place>
+__device__ __forceinline__ void igemm_add_before(float (&sum)[HALVES][N], int first, int own,
+                                                 const Place &place)
+{
+    constexpr int at_once = 4;
+#pragma unroll
+    for (int at = 0; at < HALVES * N / 4; at += at_once) {
+        float4 all[at_once];
+#pragma unroll
+        for (int i = 0; i < at_once; ++i)
+            all[i] = __ldcg(place(first) + (at + i) * 128);
+        for (int s = first + 1; s < own; ++s) {
+#pragma unroll
+            for (int i = 0; i < at_once; ++i) {
+                const float4 got = __ldcg(place(s) + (at + i) * 128);
+                all[i].x += got.x;
+                all[i].y += got.y;
+                all[i].z += got.z;
+                all[i].w += got.w;
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < at_once; ++i) {
+            float *const to = &sum[(at + i) / (N / 4)][(at + i) % (N / 4) * 4];
+            to[0] = all[i].x + to[0];
+            to[1] = all[i].y + to[1];
+            to[2] = all[i].z + to[2];
+            to[3] = all[i].w + to[3];
+        }
+    }
+}
+
+// One warpgroup, as igemm_join: GROUPS of them in a block, each with a ticket of its own. The one that comes last
+// leaves no part: it takes those of the others, which are there or being written by blocks that run, and adds its own
+// where it belongs. So a tile in two shares is written once and read once.
+//
+// A ticket counts those who came, and above 16 bits those whose part is there.
+template <class P, int GROUPS, int HALVES, int N>
+__device__ bool igemm_join_parts(const igemm_sm90_params &p, const igemm_sm90_block<P> &block,
+                                 float (&sum)[HALVES][N], int tile, int group, int t)
+{
+    if (p.shares == 0) return true;
+    const igemm_share share = igemm_share_of(block);
+    if (share.each == 0) return true;
+    const int before = igemm_work_before(p, tile);
+    const int records = __ldg(p.first + tile + 1) - __ldg(p.first + tile);
+    const int first = before / share.each, last = (before + records - 1) / share.each;
+    if (first == last) return true;
+    const int own = blockIdx.x / p.col_tiles, col_tile = blockIdx.x % p.col_tiles;
+    // What a share has of a tile that began before it comes first, then of one that goes on.
+    const auto place = [&](int s) {
+        const int64_t part = (2 * s + (s == first)) * p.col_tiles + col_tile;
+        return reinterpret_cast<float4 *>(p.partials) +
+               (part * GROUPS + group) * (HALVES * N / 4 * 128) + t;
+    };
+    uint32_t *const ticket =
+        p.tickets + igemm_tickets + (first * p.col_tiles + col_tile) * GROUPS + group;
+    if (t == 0) store_shared(block.turn(group), atomicAdd(ticket, 1) & 0xffff);
+    named_barrier_wait<128>(1 + group);
+    const uint32_t others = last - first;
+    if (load_shared_word(block.turn(group)) < others) {
+        float4 *const to = place(own);
+#pragma unroll
+        for (int i = 0; i < HALVES * N / 4; ++i) {
+            const float *const from = &sum[i / (N / 4)][i % (N / 4) * 4];
+            __stcg(to + i * 128, float4{from[0], from[1], from[2], from[3]});
+        }
+        __threadfence();
+        named_barrier_wait<128>(1 + group);
+        if (t == 0) atomicAdd(ticket, 1 << 16);
+        return false;
+    }
+    if (t == 0) {
+        while (*reinterpret_cast<volatile uint32_t *>(ticket) >> 16 != others) {
+        }
+        *ticket = 0;
+    }
+    named_barrier_wait<128>(1 + group);
+    __threadfence();
+    if (own > first) igemm_add_before(sum, first, own, place);
+    igemm_add_parts<HALVES, N, 8>(sum, own + 1, last + 1, place);
+    return true;
+}
+
 // ---- Products -----------------------------------------------------------------------------------
 
 // One warpgroup, rows 64 * group .. of each tile.
@@ -703,7 +824,8 @@ __device__ void igemm_multiply(const igemm_sm90_params &p, const igemm_sm90_bloc
                         ? i * 16 * line_bytes
                         : i * 32 / line_bytes * P::COLS * line_bytes + i * 32 % line_bytes;
     ring_position<P::STAGES> stage;
-    float sum[P::COLS / 2];
+    float sums[1][P::COLS / 2];
+    float(&sum)[P::COLS / 2] = sums[0];
 
     for (;;) {
         int out_row[2] = {-1, -1};
@@ -752,7 +874,12 @@ __device__ void igemm_multiply(const igemm_sm90_params &p, const igemm_sm90_bloc
             for (int i = 0; i < P::COLS / 2; ++i)
                 sum[i] = 0.0f;
         }
-        if (igemm_join<P>(p, block, sum, tile, group, t))
+        bool whole;
+        if constexpr (P::LATE)
+            whole = igemm_join_parts<P, P::GROUPS>(p, block, sums, tile, group, t);
+        else
+            whole = igemm_join<P>(p, block, sum, tile, group, t);
+        if (whole)
             store_sums<T, P::COLS>(p.epilogue, sum, out_row, col_tile * P::COLS, t % 4);
     }
 }
@@ -764,6 +891,7 @@ __global__ void __launch_bounds__(P::threads, P::BLOCKS)
     extern __shared__ char unaligned[];
     igemm_sm90_block<P> block;
     block.base = aligned_shared(unaligned);
+    if (P::LATE && threadIdx.x == 32) prefetch_tensor_map(&p.w);
     if (threadIdx.x == 0) {
         const int filling = p.records != nullptr ? (P::ADDS ? 64 : 32) * P::GROUPS + 1 : 1;
         block.stages().init(P::STAGES, filling, 4 * P::GROUPS);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The products of gathered rows with the matrices of taps on sm_90a, in f16; and their scratch.
-#include "kernels/igemm/igemm_sm90_launch.cuh"
+#include "kernels/igemm/igemm_pairs_sm90_launch.cuh"
 
 template spops_status spops::launch_igemm_sm90<__half>(spops_context *, const spops_igemm_args *,
                                                        const weight_form &, int32_t);
@@ -25,5 +25,6 @@ size_t spops::igemm_sm90_scratch_bytes(const spops_context *ctx, int64_t max_rec
         consider(igemm_policy<columns, __VA_ARGS__>());
     SPOPS_IGEMM_SM90_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
+    if (max_cols > 64) consider(pairs_of_128());
     return (size_t)most + 256; // to align
 }

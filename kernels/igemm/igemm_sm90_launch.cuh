@@ -21,7 +21,7 @@ spops_status fill_sm90_params(spops_context *ctx, const spops_igemm_args *args,
                               const weight_form &f, igemm_sm90_params &p, int64_t &blocks,
                               int64_t &most)
 {
-    static_assert(P::rows == SPOPS_IGEMM_TILE_ROWS, "schedules have tiles of one size");
+    static_assert(P::rows % SPOPS_IGEMM_TILE_ROWS == 0, "schedules have tiles of one size");
     const int row_bytes = f.depth * f.bytes;
     const bool gathers = args->schedule->records != nullptr; // else rows of groups
     p.gathered = static_cast<const unsigned char *>(args->x.data);
@@ -70,6 +70,9 @@ spops_status fill_sm90_params(spops_context *ctx, const spops_igemm_args *args,
         p.tile_cost = (tile_stages + p.row_stages - 1) / p.row_stages;
         p.shares = (int)(blocks / p.col_tiles);
         p.max_shared_tiles = (int)(blocks * max_shared_turns / p.col_tiles);
+        if (P::LATE)
+            p.max_shared_tiles = (int)(blocks * igemm_trial("SPOPS_CONV_TURNS", 130) / 100 /
+                                       p.col_tiles);
         p.partials = reinterpret_cast<float *>(static_cast<char *>(args->scratch) +
                                                (f.copied ? weight_copy_bytes(f) : 0));
         const int64_t work = args->schedule->max_records + args->schedule->max_tiles * p.tile_cost;
@@ -92,14 +95,20 @@ spops_status launch_policy(spops_context *ctx, const spops_igemm_args *args, con
 
 template <int COLS, int GATHER_WARPS, int STAGES, int BLOCKS, int BATCH>
 using igemm_policy = igemm_sm90_policy<COLS, 2, GATHER_WARPS, STAGES, BLOCKS, BATCH>;
+template <int COLS, int GATHER_WARPS, int STAGES, int BLOCKS, int BATCH>
+using late_igemm_policy =
+    igemm_sm90_policy<COLS, 2, GATHER_WARPS, STAGES, BLOCKS, BATCH, BATCH == 0>;
 
 template <class T, operand B>
 spops_status launch_form(spops_context *ctx, const spops_igemm_args *args, const weight_form &f,
                          int32_t tile)
 {
+    const bool late = igemm_trial("SPOPS_CONV_NEW", 1) != 0;
     switch (tile) {
 #define SPOPS_TILE(number, few, max, percent, ...)                                                 \
-    case number: return launch_policy<igemm_policy<__VA_ARGS__>, T, B>(ctx, args, f);
+    case number:                                                                                   \
+        return late ? launch_policy<late_igemm_policy<__VA_ARGS__>, T, B>(ctx, args, f)            \
+                    : launch_policy<igemm_policy<__VA_ARGS__>, T, B>(ctx, args, f);
         SPOPS_IGEMM_SM90_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
     default: return no_igemm_tile(ctx, tile);
@@ -126,7 +135,9 @@ template <class T> spops_status prepare_igemm_sm90(spops_context *ctx, bool adds
 {
 #define SPOPS_TILE(number, few, max, percent, ...)                                                 \
     if (igemm_policy<__VA_ARGS__>::ADDS == adds && spops_igemm_leaves(forced, number))             \
-        SPOPS_TRY((prepare_policy<igemm_policy<__VA_ARGS__>, T>(ctx)));
+        SPOPS_TRY((prepare_policy<igemm_policy<__VA_ARGS__>, T>(ctx)));                            \
+    if (igemm_policy<__VA_ARGS__>::ADDS == adds && spops_igemm_leaves(forced, number))             \
+        SPOPS_TRY((prepare_policy<late_igemm_policy<__VA_ARGS__>, T>(ctx)));
     SPOPS_IGEMM_SM90_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
     return SPOPS_STATUS_OK;

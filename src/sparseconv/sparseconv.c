@@ -29,6 +29,7 @@ static void carve_schedule(spops_sparseconv *plan, int side, spops_carver *c)
 
     spops_igemm_carve_tiles(s, c);
     spops_igemm_carve_records(s, c);
+    if (s->num_taps <= 32) spops_igemm_carve_pairs(s, c);
     plan->workspaces[side] =
         spops_carve(c, SPOPS_IGEMM_WORKSPACE(s->max_tiles), 1, sizeof(int32_t));
 }

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// Launching igemm_pairs_kernel. Only sources compiled for compute_90a may include this.
+#ifndef SPOPS_KERNELS_IGEMM_IGEMM_PAIRS_SM90_LAUNCH_CUH
+#define SPOPS_KERNELS_IGEMM_IGEMM_PAIRS_SM90_LAUNCH_CUH
+
+#include "kernels/igemm/igemm_pairs_sm90.cuh"
+#include "kernels/igemm/igemm_sm90_launch.cuh"
+
+namespace spops
+{
+
+// Registers of a thread that multiplies: its sums, and what the epilogue takes beside them.
+typedef igemm_pairs_policy<128, 8, 4, 192> pairs_of_128;
+typedef igemm_pairs_policy<96, 8, 5, 168> pairs_of_96;
+
+template <class P, class T, operand B>
+spops_status launch_pairs(spops_context *ctx, const spops_igemm_args *args, const weight_form &f)
+{
+    const spops_igemm_schedule *s = args->schedule;
+    igemm_pairs_params p = {};
+    int64_t blocks = 0, most = 0;
+    SPOPS_TRY((fill_sm90_params<P, B>(ctx, args, f, p, blocks, most)));
+    p.tiles = reinterpret_cast<const int4 *>(s->pairs);
+    p.num_tiles = s->pair_totals;
+    p.first = s->pair_first;
+    p.group_taps = reinterpret_cast<const int4 *>(s->group_taps);
+    p.tile_first = s->first;
+    p.tile_count = s->num_tiles;
+    p.max_shared_tiles = (int)(blocks * igemm_trial("SPOPS_CONV_PAIR_TURNS", 0) / 100);
+    if (blocks > most) blocks = most;
+    return launch_preparing<WAITS_FOR_PREVIOUS>(ctx, "igemm: launch", igemm_pairs_kernel<P, T, B>,
+                                                dim3((unsigned)blocks), (unsigned)P::threads,
+                                                (size_t)P::shared_bytes, p);
+}
+
+template <class T>
+spops_status launch_igemm_pairs(spops_context *ctx, const spops_igemm_args *args,
+                                const weight_form &f)
+{
+    if (f.cols <= 96)
+        return f.along_k ? launch_pairs<pairs_of_96, T, ALONG_K>(ctx, args, f)
+                         : launch_pairs<pairs_of_96, T, ACROSS_K>(ctx, args, f);
+    return f.along_k ? launch_pairs<pairs_of_128, T, ALONG_K>(ctx, args, f)
+                     : launch_pairs<pairs_of_128, T, ACROSS_K>(ctx, args, f);
+}
+
+template <class T> spops_status prepare_igemm_pairs(spops_context *ctx)
+{
+    const char *what = "igemm: prepare";
+    SPOPS_TRY(prepare_shared(ctx, what, igemm_pairs_kernel<pairs_of_96, T, ALONG_K>));
+    SPOPS_TRY(prepare_shared(ctx, what, igemm_pairs_kernel<pairs_of_96, T, ACROSS_K>));
+    SPOPS_TRY(prepare_shared(ctx, what, igemm_pairs_kernel<pairs_of_128, T, ALONG_K>));
+    return prepare_shared(ctx, what, igemm_pairs_kernel<pairs_of_128, T, ACROSS_K>);
+}
+
+} // namespace spops
+
+#endif
