@@ -72,11 +72,11 @@ template <class P> struct igemm_pairs_block : igemm_sm90_block<P> {
 __device__ __forceinline__ igemm_pair_part igemm_pair_of(const igemm_pairs_params &p,
                                                          const igemm_share &share, int number)
 {
+    if (number >= share.num_tiles) return {0, 0, 0};
     if (share.each == 0) {
-        const int4 tile = igemm_tile(p, number);
+        const int4 tile = __ldg(p.tiles + number);
         return {tile.y, tile.z, 0};
     }
-    if (number >= share.num_tiles) return {0, 0, 0};
     const int first = __ldg(p.first + number), taps = __ldg(p.first + number + 1) - first;
     const int before = first + number * p.tile_cost;
     const int begin = max(share.begin - before, 0), end = min(share.end - before, taps);

@@ -22,6 +22,7 @@ spops_status launch_pairs(spops_context *ctx, const spops_igemm_args *args, cons
     SPOPS_TRY((fill_sm90_params<P, B>(ctx, args, f, p, blocks, most)));
     p.tiles = reinterpret_cast<const int4 *>(s->pairs);
     p.num_tiles = s->pair_totals;
+    p.max_tiles = (int)((s->max_tiles + 1) / 2);
     p.first = s->pair_first;
     p.group_taps = reinterpret_cast<const int4 *>(s->group_taps);
     p.tile_first = s->first;

@@ -60,6 +60,7 @@ struct igemm_sm90_params {
     int row_stages;      // stages a record makes (1 where record_bytes is below 128)
     const int4 *tiles;
     const int *num_tiles;
+    int max_tiles;
     const int *num_rows; // that count, where tiles are not listed; null: all
     int rows;            // of x, where they are not
     const int *records;  // null: rows of groups
@@ -201,8 +202,11 @@ template <class P>
 __device__ __forceinline__ void igemm_begin(const igemm_sm90_params &p,
                                             const igemm_sm90_block<P> &block, int lane)
 {
+    // LATE: asked for with the numbers that say whether it counts.
+    const int own = blockIdx.x / p.col_tiles;
+    int4 tile = make_int4(0, 0, 0, 0), maybe = tile;
+    if (P::LATE && own < p.max_tiles) maybe = __ldg(p.tiles + own);
     igemm_share share = {0, 0, 0, *p.num_tiles};
-    int4 tile = make_int4(0, 0, 0, 0);
     if (p.shares > 0 && share.num_tiles <= p.max_shared_tiles) {
         const int work = p.num_tiles[1] + share.num_tiles * p.tile_cost;
         share.each = max((work + p.shares - 1) / p.shares, p.least_share);
@@ -217,8 +221,11 @@ __device__ __forceinline__ void igemm_begin(const igemm_sm90_params &p,
         }
         if (end > 0) tile = igemm_part(p, share, low);
         if (end > 0 && tile.y == 0) tile = igemm_part(p, share, low + 1); // after low's records
-    } else {
+    } else if (!P::LATE) {
         tile = igemm_tile(p, blockIdx.x);
+    } else if (own < share.num_tiles) {
+        tile = maybe;
+        tile.w = blockIdx.x % p.col_tiles;
     }
     if (lane == 0) {
         store_shared4(block.share(),

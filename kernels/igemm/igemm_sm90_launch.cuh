@@ -31,6 +31,7 @@ spops_status fill_sm90_params(spops_context *ctx, const spops_igemm_args *args,
     p.row_stages = (row_bytes + 127) / 128;
     p.tiles = reinterpret_cast<const int4 *>(args->schedule->tiles);
     p.num_tiles = args->schedule->num_tiles;
+    p.max_tiles = (int)args->schedule->max_tiles;
     p.num_rows = args->num_rows;
     p.rows = (int)args->x.rows;
     p.records = args->schedule->records;
