@@ -151,7 +151,7 @@ __device__ __forceinline__ void igemm_tell_first(const igemm_pairs_params &p,
 }
 
 // The lowest `count` bits are gone.
-__device__ __forceinline__ int igemm_without_lowest(int bits, int count)
+__device__ __forceinline__ uint32_t igemm_without_lowest(uint32_t bits, int count)
 {
     for (int i = 0; i < count; ++i)
         bits &= bits - 1;
@@ -211,7 +211,8 @@ __device__ void igemm_gather_pairs(const igemm_pairs_params &p, const igemm_pair
     };
     pass_records(warp / P::GROUPS);
     int pair = 0; // of the block
-    int count = 0, left = 0; // of its taps: all, and those that are left to this warp and to others
+    int count = 0;     // of its taps
+    uint32_t left = 0; // those from the next unit's on
     int record = warp / P::GROUPS; // the next unit's, of these taps
     igemm_pair_finder<P> finder(p, block, (int)load_shared_word(block.first_tile() + 8));
     const auto enter = [&] {
@@ -238,16 +239,16 @@ __device__ void igemm_gather_pairs(const igemm_pairs_params &p, const igemm_pair
         u.note = NOTE_STOP;
         if (count == 0) return;
         const int4 taps = load_shared4<int4>(block.pair_note(pair) + 16);
-        const int bit = left & -left;
+        const uint32_t bit = left & (0u - left);
         u.note = ((taps.x & bit) != 0 ? 1 : 0) | ((taps.y & bit) != 0 ? 2 : 0) |
                  ((taps.z & bit) != 0 ? 4 : 0) | ((taps.w & bit) != 0 ? 8 : 0);
         if (record == 0) u.note |= NOTE_FIRST;
         if (record == count - 1) u.note |= NOTE_LAST;
-        u.tap = __ffs(bit) - 1;
+        u.tap = __ffs((int)bit) - 1;
         u.pair = (int)load_shared_word(block.pair_note(pair) + 4);
         u.low = u.high = -1;
         if (u.note >> group & 1) {
-            const int before = (group < 2 ? taps.x | taps.y : taps.z | taps.w) & (bit - 1);
+            const uint32_t before = (group < 2 ? taps.x | taps.y : taps.z | taps.w) & (bit - 1);
             const int first = (int)load_shared_word(block.pair_note(pair) + 32 + group / 2 * 4);
             const int *const rows = p.records +
                                     (int64_t)(first + __popc(before)) * SPOPS_IGEMM_RECORD_INTS +

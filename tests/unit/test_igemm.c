@@ -36,7 +36,7 @@ typedef struct product_case {
     product_shape shape;
     int32_t *table; // [rows][num_taps]
     spops_igemm_schedule schedule;
-    void *arrays[8]; // of the schedule, and what it is made of
+    void *arrays[12]; // of the schedule, and what it is made of
     int num_arrays;
     guarded x, w, out;
     float *expected; // [rows][out_channels]
@@ -111,6 +111,13 @@ static void make_schedule(product_case *c, const int32_t *order)
     to->first = device_ints(c, NULL, to->max_tiles + 1);
     to->out_rows = device_ints(c, NULL, to->max_tiles * SPOPS_IGEMM_TILE_ROWS);
     to->records = device_ints(c, NULL, to->max_records * SPOPS_IGEMM_RECORD_INTS);
+    if (s->num_taps <= 32) {
+        const int64_t max_pairs = (to->max_tiles + 1) / 2;
+        to->pair_totals = device_ints(c, NULL, 2);
+        to->pairs = device_ints(c, NULL, max_pairs * 4);
+        to->pair_first = device_ints(c, NULL, max_pairs + 1);
+        to->group_taps = device_ints(c, NULL, max_pairs * 4);
+    }
     int32_t *const sources[] = {test_upload_i32(c->d, &num_rows, 1),
                                 test_upload_i32(c->d, c->table, s->rows * s->num_taps),
                                 test_upload_i32(c->d, (const int32_t *)masks, s->rows * words),
@@ -194,6 +201,57 @@ static void check_every_tile(test_device *d, product_case *c, const spops_igemm_
     }
 }
 
+// Temporary, with igemm_trial: what a run compares.
+typedef struct trial {
+    const char *late, *turns, *pairs, *pair_turns;
+    bool whole; // no sum is in parts
+} trial;
+
+static const trial trials[] = {{"0", "0", "0", "0", false}, {"1", "0", "0", "0", true},
+                               {"1", "0", "1", "0", true},  {"1", "200", "0", "0", false},
+                               {"1", "0", "1", "400", false}};
+
+static void set_trial(const trial *t)
+{
+    setenv("SPOPS_CONV_NEW", t == NULL ? "1" : t->late, 1);
+    setenv("SPOPS_CONV_TURNS", t == NULL ? "130" : t->turns, 1);
+    setenv("SPOPS_CONV_PAIRS", t == NULL ? "1056" : t->pairs, 1);
+    setenv("SPOPS_CONV_PAIR_TURNS", t == NULL ? "0" : t->pair_turns, 1);
+}
+
+// Each way the same sums; whole ones with the same bits, and all with those of the time before.
+static void check_trials(test_device *d, product_case *c, const spops_igemm_args *args,
+                         double bound, int repeats, const char *what)
+{
+    unsigned char *whole = NULL;
+    if (c->schedule.pairs == NULL || d->ctx->info.compute_capability != 90) return;
+    for (size_t i = 0; i < sizeof trials / sizeof *trials; ++i) {
+        unsigned char *bits = NULL;
+        set_trial(&trials[i]);
+        for (int n = 0; n < repeats; ++n) {
+            guarded_poison(&c->out, 0xff);
+            guarded_upload(&c->out);
+            test_expect_ok(d->ctx, d->ctx->backend->igemm(d->ctx, args), what);
+            test_wait(d);
+            guarded_download(&c->out);
+            guarded_check_padding(&c->out, what);
+            if (n > 0) {
+                guarded_check_bits(&c->out, bits, what);
+                continue;
+            }
+            check_sums(c, bound, -(int32_t)i, what);
+            bits = guarded_elements(&c->out);
+        }
+        if (trials[i].whole && whole != NULL) guarded_check_bits(&c->out, whole, what);
+        if (trials[i].whole && whole == NULL)
+            whole = bits;
+        else
+            free(bits);
+    }
+    free(whole);
+    set_trial(NULL);
+}
+
 static void check_product(test_device *d, const product_shape *shape, spops_dtype dtype,
                           uint64_t stream, int repeats)
 {
@@ -257,6 +315,7 @@ static void check_product(test_device *d, const product_shape *shape, spops_dtyp
         check_sums(&c, bound, 0, what);
         bits = guarded_elements(&c.out);
     }
+    check_trials(d, &c, &args, bound, repeats < 3 ? 2 : 3, what);
     check_every_tile(d, &c, &args, bound, what);
     free(bits), free(x), free(w), free(c.expected), free(c.table), free(order);
     guarded_destroy(&c.x), guarded_destroy(&c.w), guarded_destroy(&c.out);
@@ -304,6 +363,35 @@ ParameterizedTest(struct case_param *p, igemm, products, .timeout = 900)
                                          .mirrored = n % 3 == 0};
             check_product(&d, &shape, (spops_dtype)p->dtype, ++stream, 1);
         }
+    test_close(&d);
+}
+
+// Tiles in pairs, alone and shared: one tile, an odd number, a tile without taps, rows of one to seven stages.
+ParameterizedTestParameters(igemm, pairs)
+{
+    return every_dtype();
+}
+ParameterizedTest(struct case_param *p, igemm, pairs, .timeout = 900)
+{
+    static const int64_t outs[] = {96, 128, 72, 104}, ins[] = {64, 128, 96, 48, 256, 424};
+    static const int64_t all_rows[] = {1, 300, 129, 1100, 128, 1500, 640};
+    static const int32_t taps[] = {27, 32, 8, 1, 9};
+    uint64_t stream = case_number(p) << 32 | UINT64_C(1) << 30;
+    test_device d;
+    if (!open_for(&d, p)) return;
+    for (int n = 0; n < (test_quick() ? 12 : 60); ++n) {
+        const int32_t num_taps = taps[n % 5];
+        const int records = 1 + (int)(n * 7 % num_taps);
+        const product_shape shape = {.num_taps = num_taps,
+                                     .records = records,
+                                     .rows = all_rows[n % 7],
+                                     .in_channels = ins[n % 6],
+                                     .out_channels = outs[n / 2 % 4],
+                                     .transposed = n % 2 != 0,
+                                     .mirrored = n % 3 == 0,
+                                     .spread = n % 4 == 0 ? 12 : 0};
+        check_product(&d, &shape, (spops_dtype)p->dtype, ++stream, 1);
+    }
     test_close(&d);
 }
 
