@@ -218,8 +218,9 @@ __device__ void igemm_gather_pairs(const igemm_pairs_params &p, const igemm_pair
     const auto enter = [&] {
         barrier_wait(block.pair_full(pair), pair / P::tile_slots % 2);
         const int4 part = load_shared4<int4>(block.pair_note(pair));
-        const int4 taps = load_shared4<int4>(block.pair_note(pair) + 16);
         count = part.x;
+        if (count == 0) return;
+        const int4 taps = load_shared4<int4>(block.pair_note(pair) + 16);
         left = igemm_without_lowest(taps.x | taps.y | taps.z | taps.w,
                                     part.z + min(record, count));
     };

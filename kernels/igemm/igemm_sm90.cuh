@@ -197,6 +197,51 @@ __device__ __forceinline__ int4 igemm_part(const igemm_sm90_params &p, const ige
     return make_int4(first + begin, max(end - begin, 0), tile, blockIdx.x % p.col_tiles);
 }
 
+// One warp: what is asked for of tiles before their number is known, where they may be shared and are few. A search
+// would wait for memory three or four times.
+struct igemm_few_tiles {
+    static constexpr int each = 8; // of a lane; lane l has tiles l, l + 32, ..
+    int first[each];
+
+    __device__ static bool holds(const igemm_sm90_params &p) { return p.max_tiles < 32 * each; }
+    __device__ void ask(const igemm_sm90_params &p, int lane)
+    {
+#pragma unroll
+        for (int i = 0; i < each; ++i)
+            first[i] = 32 * i + lane <= p.max_tiles ? __ldg(p.first + 32 * i + lane) : 0;
+    }
+    __device__ int of(int tile) const
+    {
+        int value = 0;
+#pragma unroll
+        for (int i = 0; i < each; ++i) { // chosen before the shuffle they would go to a stack
+            const int v = __shfl_sync(~0u, first[i], tile % 32);
+            if (tile / 32 == i) value = v;
+        }
+        return value;
+    }
+    // The last tile whose work begins at `work` or before.
+    __device__ int last_before(const igemm_sm90_params &p, int work, int num_tiles, int lane) const
+    {
+        int n = 0;
+#pragma unroll
+        for (int i = 0; i < each; ++i) {
+            const int tile = 32 * i + lane;
+            const bool before = tile < num_tiles && first[i] + tile * p.tile_cost <= work;
+            n += __popc(__ballot_sync(~0u, before));
+        }
+        return n - 1;
+    }
+    // igemm_part.
+    __device__ int4 part(const igemm_sm90_params &p, const igemm_share &share, int tile) const
+    {
+        if (tile >= share.num_tiles) return make_int4(0, 0, 0, 0);
+        const int own = of(tile), records = of(tile + 1) - own, before = own + tile * p.tile_cost;
+        const int begin = max(share.begin - before, 0), end = min(share.end - before, records);
+        return make_int4(own + begin, max(end - begin, 0), tile, blockIdx.x % p.col_tiles);
+    }
+};
+
 // One warp, for all, where blocks may share: the block's share and its first tile.
 template <class P>
 __device__ __forceinline__ void igemm_begin(const igemm_sm90_params &p,
@@ -206,13 +251,21 @@ __device__ __forceinline__ void igemm_begin(const igemm_sm90_params &p,
     const int own = blockIdx.x / p.col_tiles;
     int4 tile = make_int4(0, 0, 0, 0), maybe = tile;
     if (P::LATE && own < p.max_tiles) maybe = __ldg(p.tiles + own);
+    igemm_few_tiles few;
+    const bool are_few = P::LATE && p.shares > 0 && few.holds(p);
+    if (are_few) few.ask(p, lane);
     igemm_share share = {0, 0, 0, *p.num_tiles};
     if (p.shares > 0 && share.num_tiles <= p.max_shared_tiles) {
         const int work = p.num_tiles[1] + share.num_tiles * p.tile_cost;
         share.each = max((work + p.shares - 1) / p.shares, p.least_share);
         share.begin = min((int)blockIdx.x / p.col_tiles * share.each, work);
         share.end = min(share.begin + share.each, work);
-        int low = 0, end = share.begin < work ? share.num_tiles : 0; // where the share begins
+        if (are_few && share.begin < work) {
+            const int low = few.last_before(p, share.begin, share.num_tiles, lane);
+            tile = few.part(p, share, low);
+            if (tile.y == 0) tile = few.part(p, share, low + 1); // after low's records
+        }
+        int low = 0, end = !are_few && share.begin < work ? share.num_tiles : 0; // where it begins
         while (end - low > 1) {
             const int step = (end - low + 31) / 32, at = low + lane * step;
             const bool before = at < end && igemm_work_before(p, at) <= share.begin;
