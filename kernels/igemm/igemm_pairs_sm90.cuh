@@ -202,14 +202,16 @@ __device__ void igemm_gather_pairs(const igemm_pairs_params &p, const igemm_pair
     const uint32_t even = group * 64 * 128 + swizzled(quarter, lane % 8);
     const uint32_t odd = group * 64 * 128 + swizzled(quarter + 4, lane % 8) - 512;
     ring_position<P::STAGES> stage;
+    // Stages that other warps fill. A barrier tells rounds by parity alone: where more stages are passed than the
+    // ring has, a round that has not come yet would look like one that has.
     const auto pass_records = [&](int records) {
-        stage.at += records * p.row_stages;
-        while (stage.at >= P::STAGES) {
-            stage.at -= P::STAGES;
-            ++stage.round;
+        for (int i = 0; i < records * p.row_stages; ++i) {
+            if (p.row_stages >= P::STAGES)
+                barrier_wait(block.stages().empty(stage.at), stage.empty_parity());
+            stage.advance();
         }
     };
-    pass_records(warp / P::GROUPS);
+    int to_pass = warp / P::GROUPS; // records before the warp's next unit, which others fill
     int pair = 0; // of the block
     int count = 0;     // of its taps
     uint32_t left = 0; // those from the next unit's on
@@ -263,6 +265,8 @@ __device__ void igemm_gather_pairs(const igemm_pairs_params &p, const igemm_pair
 
     const auto copy = [&](const igemm_pair_unit &u) {
         if (finds_pairs) finder.step();
+        pass_records(to_pass);
+        to_pass = P::turns - 1;
         for (int k = 0; k < p.row_stages; ++k) {
             const uint32_t full = block.stages().full(stage.at);
             barrier_wait(block.stages().empty(stage.at), stage.empty_parity());
@@ -285,7 +289,6 @@ __device__ void igemm_gather_pairs(const igemm_pairs_params &p, const igemm_pair
             barrier_arrive_copies(full);
             stage.advance();
         }
-        pass_records(P::turns - 1);
     };
 
     igemm_pair_unit a, b; // by turns: to move one in registers would be to wait for its rows
@@ -298,6 +301,7 @@ __device__ void igemm_gather_pairs(const igemm_pairs_params &p, const igemm_pair
         copy(b);
     }
     if (record == 0) { // the stage after the last is this warp's
+        pass_records(to_pass);
         barrier_wait(block.stages().empty(stage.at), stage.empty_parity());
         if (group == 0 && lane == 0) {
             store_shared4(block.stage_note(stage.at), make_int4(NOTE_STOP, 0, 0, 0));

@@ -753,22 +753,24 @@ __device__ bool igemm_join(const igemm_sm90_params &p, const igemm_sm90_block<P>
     return true;
 }
 
-// sum[j][..] += the parts of shares begin .. end - 1, each added to those before it; AT_ONCE of a thread's
-// numbers are on their way together. place(s): where share s left its part.
-template <int HALVES, int N, int AT_ONCE, class Place>
+// sum[j][..] += the parts of shares begin .. end - 1, each added to those before it. place(s): where share s left
+// its part.
+template <int HALVES, int N, class Place>
 __device__ __forceinline__ void igemm_add_parts(float (&sum)[HALVES][N], int begin, int end,
                                                 const Place &place)
 {
+    constexpr int at_once = N % 32 == 0 ? 8 : 4;
+    static_assert(N / 4 % at_once == 0, "all are added, and no more");
     for (int s = begin; s < end; ++s) {
         const float4 *const from = place(s);
 #pragma unroll
-        for (int at = 0; at < HALVES * N / 4; at += AT_ONCE) {
-            float4 got[AT_ONCE];
+        for (int at = 0; at < HALVES * N / 4; at += at_once) {
+            float4 got[at_once];
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i)
+            for (int i = 0; i < at_once; ++i)
                 got[i] = __ldcg(from + (at + i) * 128);
 #pragma unroll
-            for (int i = 0; i < AT_ONCE; ++i) {
+            for (int i = 0; i < at_once; ++i) {
                 float *const to = &sum[(at + i) / (N / 4)][(at + i) % (N / 4) * 4];
                 to[0] += got[i].x;
                 to[1] += got[i].y;
@@ -785,6 +787,7 @@ __device__ __forceinline__ void igemm_add_before(float (&sum)[HALVES][N], int fi
                                                  const Place &place)
 {
     constexpr int at_once = 4;
+    static_assert(N / 4 % at_once == 0, "all are added, and no more");
 #pragma unroll
     for (int at = 0; at < HALVES * N / 4; at += at_once) {
         float4 all[at_once];
@@ -860,7 +863,7 @@ __device__ bool igemm_join_parts(const igemm_sm90_params &p, const igemm_sm90_bl
     named_barrier_wait<128>(1 + group);
     __threadfence();
     if (own > first) igemm_add_before(sum, first, own, place);
-    igemm_add_parts<HALVES, N, 8>(sum, own + 1, last + 1, place);
+    igemm_add_parts(sum, own + 1, last + 1, place);
     return true;
 }
 
