@@ -5,8 +5,8 @@
 //
 //     warps               role
 //     8                   multiply: a warpgroup to each tile, 64 rows twice, sums in registers, epilogue
-//     GATHER_WARPS        gather: each alone copies the 64 rows of a group into all stages of a tap, and
-//                         the next warp of that group those of the next tap
+//     GATHER_WARPS        gather: each alone copies the 64 rows of a group into the stages of a tap, or a
+//                         chunk of them, and the other warp of that group the next
 //
 // Everything else is as in igemm_sm90.cuh, with pairs in the place of tiles and their taps in the place of
 // records: the order of taps in a sum, shares, barriers. A warp finds the records of its rows from the masks of
@@ -24,6 +24,9 @@ struct igemm_pairs_params : igemm_sm90_params {
     const int4 *group_taps; // of each pair
     const int *tile_first;  // record of each tile
     const int *tile_count;  // tiles
+    // Stages that a gather warp fills before the next one's turn, and such chunks of a tap. A barrier tells rounds by
+    // parity alone, so a warp must not pass more stages than the ring has.
+    int chunk_stages, chunks;
 };
 
 template <int COLS_, int GATHER_WARPS_, int STAGES_, int REGISTERS> struct igemm_pairs_policy {
@@ -32,7 +35,8 @@ template <int COLS_, int GATHER_WARPS_, int STAGES_, int REGISTERS> struct igemm
     static constexpr int COLS = COLS_, GROUPS = 4, GATHER_WARPS = GATHER_WARPS_;
     static constexpr int STAGES = STAGES_, BLOCKS = 1;
     static constexpr int turns = GATHER_WARPS / GROUPS; // warps of a group
-    static_assert(GATHER_WARPS % GROUPS == 0, "a warp has the rows of a group");
+    static_assert(GATHER_WARPS == 2 * GROUPS, "two warps of a group take turns");
+    static constexpr int most_chunk_stages = STAGES - 1;
     static constexpr int rows = 64 * GROUPS;
     typedef warp_roles<GROUPS / 2, GATHER_WARPS, BLOCKS> roles;
     static constexpr int threads = roles::threads;
@@ -160,10 +164,11 @@ __device__ __forceinline__ uint32_t igemm_without_lowest(uint32_t bits, int coun
 
 // ---- Gathered rows ------------------------------------------------------------------------------
 
-// What a gather warp copies: its group's rows at one tap. Nothing that was loaded is looked at before its turn.
+// What a gather warp copies: its group's rows at one tap, a chunk of their stages. Nothing that was loaded is looked at before its turn.
 struct igemm_pair_unit {
     int low, high;       // rows lane and lane + 32 of the group
     int note, tap, pair; // note: groups and flags
+    int chunk;
 };
 
 // A warp of group 0: the note of a stage, and its weights.
@@ -197,25 +202,22 @@ template <class P, operand B>
 __device__ void igemm_gather_pairs(const igemm_pairs_params &p, const igemm_pairs_block<P> &block,
                                    int warp, int lane)
 {
-    const int group = warp % P::GROUPS, quarter = lane / 8;
+    const int group = warp % P::GROUPS, turn = warp / P::GROUPS, quarter = lane / 8;
     const bool finds_pairs = warp == 0 && lane == 0;
     const uint32_t even = group * 64 * 128 + swizzled(quarter, lane % 8);
     const uint32_t odd = group * 64 * 128 + swizzled(quarter + 4, lane % 8) - 512;
     ring_position<P::STAGES> stage;
-    // Stages that other warps fill. A barrier tells rounds by parity alone: where more stages are passed than the
-    // ring has, a round that has not come yet would look like one that has.
-    const auto pass_records = [&](int records) {
-        for (int i = 0; i < records * p.row_stages; ++i) {
-            if (p.row_stages >= P::STAGES)
-                barrier_wait(block.stages().empty(stage.at), stage.empty_parity());
-            stage.advance();
-        }
+    int record = turn / p.chunks, chunk = turn % p.chunks; // the next unit's, of a pair's taps
+    bool begun = turn > 0;                                 // another warp's unit is before this one's
+    const auto pass = [&](int at) { // the stages of that unit, before chunk `at` of a tap
+        if (begun)
+            stage.advance_by(at == 0 ? p.row_stages - (p.chunks - 1) * p.chunk_stages
+                                     : p.chunk_stages);
+        begun = true;
     };
-    int to_pass = warp / P::GROUPS; // records before the warp's next unit, which others fill
     int pair = 0; // of the block
     int count = 0;     // of its taps
     uint32_t left = 0; // those from the next unit's on
-    int record = warp / P::GROUPS; // the next unit's, of these taps
     igemm_pair_finder<P> finder(p, block, (int)load_shared_word(block.first_tile() + 8));
     const auto enter = [&] {
         barrier_wait(block.pair_full(pair), pair / P::tile_slots % 2);
@@ -259,15 +261,20 @@ __device__ void igemm_gather_pairs(const igemm_pairs_params &p, const igemm_pair
             u.low = __ldg(rows);
             u.high = __ldg(rows + 32);
         }
-        record += P::turns;
-        left = igemm_without_lowest(left, P::turns);
+        u.chunk = chunk;
+        chunk += P::turns;
+        while (chunk >= p.chunks) {
+            chunk -= p.chunks;
+            ++record;
+            left &= left - 1;
+        }
     };
 
     const auto copy = [&](const igemm_pair_unit &u) {
         if (finds_pairs) finder.step();
-        pass_records(to_pass);
-        to_pass = P::turns - 1;
-        for (int k = 0; k < p.row_stages; ++k) {
+        pass(u.chunk);
+        const int begin = u.chunk * p.chunk_stages, end = min(begin + p.chunk_stages, p.row_stages);
+        for (int k = begin; k < end; ++k) {
             const uint32_t full = block.stages().full(stage.at);
             barrier_wait(block.stages().empty(stage.at), stage.empty_parity());
             if (group == 0 && lane == 0) igemm_announce_pair<P, B>(p, block, stage.at, u, k);
@@ -300,8 +307,8 @@ __device__ void igemm_gather_pairs(const igemm_pairs_params &p, const igemm_pair
         locate(a);
         copy(b);
     }
-    if (record == 0) { // the stage after the last is this warp's
-        pass_records(to_pass);
+    if (record == 0 && chunk == 0) { // the stage after the last is this warp's
+        pass(0);
         barrier_wait(block.stages().empty(stage.at), stage.empty_parity());
         if (group == 0 && lane == 0) {
             store_shared4(block.stage_note(stage.at), make_int4(NOTE_STOP, 0, 0, 0));

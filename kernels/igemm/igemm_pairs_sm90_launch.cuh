@@ -27,6 +27,8 @@ spops_status launch_pairs(spops_context *ctx, const spops_igemm_args *args, cons
     p.group_taps = reinterpret_cast<const int4 *>(s->group_taps);
     p.tile_first = s->first;
     p.tile_count = s->num_tiles;
+    p.chunks = (p.row_stages + P::most_chunk_stages - 1) / P::most_chunk_stages;
+    p.chunk_stages = (p.row_stages + p.chunks - 1) / p.chunks;
     p.max_shared_tiles = (int)(blocks * igemm_trial("SPOPS_CONV_PAIR_TURNS", 0) / 100);
     if (blocks > most) blocks = most;
     return launch_preparing<WAITS_FOR_PREVIOUS>(ctx, "igemm: launch", igemm_pairs_kernel<P, T, B>,
