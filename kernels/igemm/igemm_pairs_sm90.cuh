@@ -173,9 +173,9 @@ struct igemm_pair_unit {
 
 // A warp of group 0: the note of a stage, and its weights.
 template <class P, operand B>
-__device__ __forceinline__ void
-igemm_announce_pair(const igemm_pairs_params &p, const igemm_pairs_block<P> &block, int slot,
-                    const igemm_pair_unit &u, int k)
+__device__ __forceinline__ void igemm_announce_pair(const igemm_pairs_params &p,
+                                                    const igemm_pairs_block<P> &block, int slot,
+                                                    const igemm_pair_unit &u, int k)
 {
     const uint32_t full = block.stages().full(slot), b = block.stage(slot) + P::a_bytes;
     int flags = u.note & NOTE_GROUPS;
@@ -208,14 +208,14 @@ __device__ void igemm_gather_pairs(const igemm_pairs_params &p, const igemm_pair
     const uint32_t odd = group * 64 * 128 + swizzled(quarter + 4, lane % 8) - 512;
     ring_position<P::STAGES> stage;
     int record = turn / p.chunks, chunk = turn % p.chunks; // the next unit's, of a pair's taps
-    bool begun = turn > 0;                                 // another warp's unit is before this one's
+    bool begun = turn > 0;          // another warp's unit is before this one's
     const auto pass = [&](int at) { // the stages of that unit, before chunk `at` of a tap
         if (begun)
             stage.advance_by(at == 0 ? p.row_stages - (p.chunks - 1) * p.chunk_stages
                                      : p.chunk_stages);
         begun = true;
     };
-    int pair = 0; // of the block
+    int pair = 0;      // of the block
     int count = 0;     // of its taps
     uint32_t left = 0; // those from the next unit's on
     igemm_pair_finder<P> finder(p, block, (int)load_shared_word(block.first_tile() + 8));
@@ -225,8 +225,7 @@ __device__ void igemm_gather_pairs(const igemm_pairs_params &p, const igemm_pair
         count = part.x;
         if (count == 0) return;
         const int4 taps = load_shared4<int4>(block.pair_note(pair) + 16);
-        left = igemm_without_lowest(taps.x | taps.y | taps.z | taps.w,
-                                    part.z + min(record, count));
+        left = igemm_without_lowest(taps.x | taps.y | taps.z | taps.w, part.z + min(record, count));
     };
     enter();
 
@@ -324,14 +323,14 @@ __device__ void igemm_gather_pairs(const igemm_pairs_params &p, const igemm_pair
 
 // One warpgroup: a tile of each pair.
 template <class P, class T, operand B>
-__device__ void igemm_multiply_pairs(const igemm_pairs_params &p,
-                                     const igemm_pairs_block<P> &block, int own, int t)
+__device__ void igemm_multiply_pairs(const igemm_pairs_params &p, const igemm_pairs_block<P> &block,
+                                     int own, int t)
 {
     constexpr int line_bytes = B == ACROSS_K ? P::line_cols * 2 : 128;
     constexpr swizzle lines = line_bytes == 128 ? SWIZZLE_128 : SWIZZLE_64;
     constexpr uint64_t a_form = descriptor(SWIZZLE_128, 0, 1024);
-    constexpr uint64_t b_form = descriptor(lines, B == ACROSS_K ? 64 * line_bytes : 0,
-                                           8 * line_bytes);
+    constexpr uint64_t b_form =
+        descriptor(lines, B == ACROSS_K ? 64 * line_bytes : 0, 8 * line_bytes);
     constexpr int b_step = B == ACROSS_K ? 16 * line_bytes : 32; // 32 bytes of k on
     ring_position<P::STAGES> stage;
     float sum[2][P::COLS / 2];
@@ -349,8 +348,8 @@ __device__ void igemm_multiply_pairs(const igemm_pairs_params &p,
             if (flags & NOTE_FIRST) {
                 pair = __shfl_sync(~0u, note.y, 0);
                 const int tile = 2 * pair + own;
-                const int *const rows = p.out_rows + (int64_t)tile * SPOPS_IGEMM_TILE_ROWS +
-                                        t / 32 * 16 + t % 32 / 4;
+                const int *const rows =
+                    p.out_rows + (int64_t)tile * SPOPS_IGEMM_TILE_ROWS + t / 32 * 16 + t % 32 / 4;
                 if (tile < __ldg(p.tile_count)) {
 #pragma unroll
                     for (int i = 0; i < 4; ++i)
@@ -426,8 +425,7 @@ __global__ void __launch_bounds__(P::threads, 1)
     grid_launch_dependents();
     if (threadIdx.x / 32 == 1) {
         igemm_begin(p, static_cast<const igemm_sm90_block<P> &>(block), threadIdx.x % 32);
-        if (threadIdx.x % 32 == 0)
-            igemm_tell_first(p, block);
+        if (threadIdx.x % 32 == 0) igemm_tell_first(p, block);
     }
     __syncthreads();
 

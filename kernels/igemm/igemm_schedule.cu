@@ -30,7 +30,8 @@ struct map_params {
     const int *order;
     const uint32_t *tile_masks; // NULL: counts are counted
     int *counts, *cost_begin;   // [max_tiles], [max_tile_cost + 1]
-    int *taps, *pair_cost_begin; // the same sizes: masks of tiles where tile_masks is NULL; of pairs
+    int *taps,
+        *pair_cost_begin; // the same sizes: masks of tiles where tile_masks is NULL; of pairs
 };
 
 typedef spops::batch<map_params, spops::jobs_at_once<map_params>()> map_jobs;

@@ -349,8 +349,8 @@ __device__ __forceinline__ void igemm_fetch_weights(const igemm_sm90_params &p, 
                                                     int col_tile, int matrix, int record,
                                                     uint32_t full)
 {
-    const int at = P::LATE ? k * 128 >> (31 - __clz(p.epilogue.x_bytes))
-                           : k * 128 / p.epilogue.x_bytes;
+    const int at =
+        P::LATE ? k * 128 >> (31 - __clz(p.epilogue.x_bytes)) : k * 128 / p.epilogue.x_bytes;
     const int col = col_tile * P::COLS;
     if (B == ALONG_K) {
         copy_box(b + record * P::COLS * p.record_bytes, &p.w, at, col, matrix, full);
@@ -942,8 +942,7 @@ __device__ void igemm_multiply(const igemm_sm90_params &p, const igemm_sm90_bloc
             whole = igemm_join_parts<P, P::GROUPS>(p, block, sums, tile, group, t);
         else
             whole = igemm_join<P>(p, block, sum, tile, group, t);
-        if (whole)
-            store_sums<T, P::COLS>(p.epilogue, sum, out_row, col_tile * P::COLS, t % 4);
+        if (whole) store_sums<T, P::COLS>(p.epilogue, sum, out_row, col_tile * P::COLS, t % 4);
     }
 }
 

@@ -72,8 +72,8 @@ spops_status fill_sm90_params(spops_context *ctx, const spops_igemm_args *args,
         p.shares = (int)(blocks / p.col_tiles);
         p.max_shared_tiles = (int)(blocks * max_shared_turns / p.col_tiles);
         if (P::LATE)
-            p.max_shared_tiles = (int)(blocks * igemm_trial("SPOPS_CONV_TURNS", 130) / 100 /
-                                       p.col_tiles);
+            p.max_shared_tiles =
+                (int)(blocks * igemm_trial("SPOPS_CONV_TURNS", 130) / 100 / p.col_tiles);
         p.partials = reinterpret_cast<float *>(static_cast<char *>(args->scratch) +
                                                (f.copied ? weight_copy_bytes(f) : 0));
         const int64_t work = args->schedule->max_records + args->schedule->max_tiles * p.tile_cost;

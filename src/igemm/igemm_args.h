@@ -57,9 +57,9 @@ typedef struct spops_igemm_schedule {
     // Pairs of tiles that follow each other, and the taps that either has; of kernel maps of up to 32 taps,
     // NULL else. A pair's taps count like records: `pairs` and `pair_first` are `tiles` and `first` of pairs.
     int32_t *pair_totals; // [2]: pairs, their taps
-    int32_t *pairs;       // [max_tiles / 2, rounded up][4]: first tap, taps, pair, 0; most taps first
-    int32_t *pair_first;  // [.. + 1]
-    int32_t *group_taps;  // [..][4]: bit k: the pair's group has a row at tap k
+    int32_t *pairs; // [max_tiles / 2, rounded up][4]: first tap, taps, pair, 0; most taps first
+    int32_t *pair_first; // [.. + 1]
+    int32_t *group_taps; // [..][4]: bit k: the pair's group has a row at tap k
 
     // Made from lists of neighbours; zero else.
     bool adds;

@@ -207,8 +207,10 @@ typedef struct trial {
     bool whole; // no sum is in parts
 } trial;
 
-static const trial trials[] = {{"0", "0", "0", "0", false}, {"1", "0", "0", "0", true},
-                               {"1", "0", "1", "0", true},  {"1", "200", "0", "0", false},
+static const trial trials[] = {{"0", "0", "0", "0", false},
+                               {"1", "0", "0", "0", true},
+                               {"1", "0", "1", "0", true},
+                               {"1", "200", "0", "0", false},
                                {"1", "0", "1", "400", false}};
 
 static void set_trial(const trial *t)
