@@ -4,7 +4,6 @@
 #ifndef SPOPS_KERNELS_IGEMM_IGEMM_LAUNCH_CUH
 #define SPOPS_KERNELS_IGEMM_IGEMM_LAUNCH_CUH
 
-#include <stdlib.h>
 #include <type_traits>
 
 #include "core/matrix.h"
@@ -67,27 +66,16 @@ spops_status launch_igemm_sm80(spops_context *ctx, const spops_igemm_args *args,
 template <class T> spops_status prepare_igemm_sm90(spops_context *ctx, bool adds, int32_t forced);
 template <class T> spops_status prepare_igemm_sm80(spops_context *ctx, bool adds, int32_t forced);
 
-// Temporary: what a run compares. SPOPS_CONV_NEW: 1 gather warps that look late; SPOPS_CONV_TURNS: tiles are shared
-// up to so many percent of the blocks; SPOPS_CONV_PAIRS: from so many tiles on they go in pairs, 0 never;
-// SPOPS_CONV_PAIR_TURNS: as TURNS, of pairs.
-inline int igemm_trial(const char *name, int otherwise)
-{
-    const char *text = getenv(name);
-    return text != nullptr ? atoi(text) : otherwise;
-}
-
-// Whether tiles go in pairs (igemm_pairs_sm90.cuh), and the call that makes them do.
+// Pairs of tiles (igemm_pairs_sm90.cuh), of 16 bits.
 template <class T>
 spops_status launch_igemm_pairs(spops_context *ctx, const spops_igemm_args *args,
-                                const weight_form &f);
-template <class T> spops_status prepare_igemm_pairs(spops_context *ctx);
+                                const weight_form &f, int32_t tile);
+template <class T> spops_status prepare_igemm_pairs(spops_context *ctx, int32_t forced);
 
-inline bool takes_igemm_pairs(const spops_igemm_args *args, const weight_form &f, int32_t tile)
+inline bool has_igemm_pairs(const spops_igemm_args *args)
 {
-    const int64_t from = igemm_trial("SPOPS_CONV_PAIRS", 1056);
-    return from > 0 && args->schedule->max_tiles >= from && args->schedule->pairs != nullptr &&
-           f.bytes == 2 && f.depth * f.bytes > 64 && f.cols <= 128 && (tile == 4 || tile == 18) &&
-           (args->tile == 0 || args->tile != tile);
+    const int64_t bytes = (int64_t)spops_dtype_bytes(args->x.dtype);
+    return args->schedule->pairs != nullptr && bytes == 2 && args->x.cols * bytes > 64;
 }
 
 inline spops_status no_igemm_tile(spops_context *ctx, int32_t tile)

@@ -415,8 +415,8 @@ __global__ void __launch_bounds__(P::threads, 1)
     extern __shared__ char unaligned[];
     igemm_pairs_block<P> block;
     block.base = aligned_shared(unaligned);
-    if (threadIdx.x == 32) prefetch_tensor_map(&p.w);
-    if (threadIdx.x == 0) {
+    if (threadIdx.x == 32) { // who tells the first pair, before the others may use barriers
+        prefetch_tensor_map(&p.w);
         block.stages().init(P::STAGES, 32 * P::GROUPS + 1, P::roles::multiply_warps);
         block.tiles().init(P::tile_slots, 2, P::GATHER_WARPS);
         barrier_init_done();

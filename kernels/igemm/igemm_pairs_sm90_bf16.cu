@@ -4,5 +4,5 @@
 
 template spops_status spops::launch_igemm_pairs<__nv_bfloat16>(spops_context *,
                                                                const spops_igemm_args *,
-                                                               const weight_form &);
-template spops_status spops::prepare_igemm_pairs<__nv_bfloat16>(spops_context *);
+                                                               const weight_form &, int32_t);
+template spops_status spops::prepare_igemm_pairs<__nv_bfloat16>(spops_context *, int32_t);

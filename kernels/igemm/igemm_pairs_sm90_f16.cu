@@ -3,5 +3,5 @@
 #include "kernels/igemm/igemm_pairs_sm90_launch.cuh"
 
 template spops_status spops::launch_igemm_pairs<__half>(spops_context *, const spops_igemm_args *,
-                                                        const weight_form &);
-template spops_status spops::prepare_igemm_pairs<__half>(spops_context *);
+                                                        const weight_form &, int32_t);
+template spops_status spops::prepare_igemm_pairs<__half>(spops_context *, int32_t);

@@ -9,9 +9,8 @@
 namespace spops
 {
 
-// Registers of a thread that multiplies: its sums, and what the epilogue takes beside them.
-typedef igemm_pairs_policy<128, 8, 4, 192> pairs_of_128;
-typedef igemm_pairs_policy<96, 8, 5, 168> pairs_of_96;
+// Pairs are shared by blocks up to so many a block.
+constexpr int max_shared_pairs = 4;
 
 template <class P, class T, operand B>
 spops_status launch_pairs(spops_context *ctx, const spops_igemm_args *args, const weight_form &f)
@@ -29,7 +28,7 @@ spops_status launch_pairs(spops_context *ctx, const spops_igemm_args *args, cons
     p.tile_count = s->num_tiles;
     p.chunks = (p.row_stages + P::most_chunk_stages - 1) / P::most_chunk_stages;
     p.chunk_stages = (p.row_stages + p.chunks - 1) / p.chunks;
-    p.max_shared_tiles = (int)(blocks * igemm_trial("SPOPS_CONV_PAIR_TURNS", 0) / 100);
+    p.max_shared_tiles = (int)blocks * max_shared_pairs;
     if (blocks > most) blocks = most;
     return launch_preparing<WAITS_FOR_PREVIOUS>(ctx, "igemm: launch", igemm_pairs_kernel<P, T, B>,
                                                 dim3((unsigned)blocks), (unsigned)P::threads,
@@ -38,22 +37,33 @@ spops_status launch_pairs(spops_context *ctx, const spops_igemm_args *args, cons
 
 template <class T>
 spops_status launch_igemm_pairs(spops_context *ctx, const spops_igemm_args *args,
-                                const weight_form &f)
+                                const weight_form &f, int32_t tile)
 {
-    if (f.cols <= 96)
-        return f.along_k ? launch_pairs<pairs_of_96, T, ALONG_K>(ctx, args, f)
-                         : launch_pairs<pairs_of_96, T, ACROSS_K>(ctx, args, f);
-    return f.along_k ? launch_pairs<pairs_of_128, T, ALONG_K>(ctx, args, f)
-                     : launch_pairs<pairs_of_128, T, ACROSS_K>(ctx, args, f);
+    switch (tile) {
+#define SPOPS_TILE(number, ...)                                                                    \
+    case number:                                                                                   \
+        return f.along_k                                                                           \
+                   ? launch_pairs<igemm_pairs_policy<__VA_ARGS__>, T, ALONG_K>(ctx, args, f)       \
+                   : launch_pairs<igemm_pairs_policy<__VA_ARGS__>, T, ACROSS_K>(ctx, args, f);
+        SPOPS_IGEMM_SM90_PAIRS(SPOPS_TILE)
+#undef SPOPS_TILE
+    default: return no_igemm_tile(ctx, tile);
+    }
 }
 
-template <class T> spops_status prepare_igemm_pairs(spops_context *ctx)
+template <class T> spops_status prepare_igemm_pairs(spops_context *ctx, int32_t forced)
 {
     const char *what = "igemm: prepare";
-    SPOPS_TRY(prepare_shared(ctx, what, igemm_pairs_kernel<pairs_of_96, T, ALONG_K>));
-    SPOPS_TRY(prepare_shared(ctx, what, igemm_pairs_kernel<pairs_of_96, T, ACROSS_K>));
-    SPOPS_TRY(prepare_shared(ctx, what, igemm_pairs_kernel<pairs_of_128, T, ALONG_K>));
-    return prepare_shared(ctx, what, igemm_pairs_kernel<pairs_of_128, T, ACROSS_K>);
+#define SPOPS_TILE(number, ...)                                                                    \
+    if (spops_igemm_leaves(forced, number)) {                                                      \
+        SPOPS_TRY(prepare_shared(                                                                  \
+            ctx, what, igemm_pairs_kernel<igemm_pairs_policy<__VA_ARGS__>, T, ALONG_K>));          \
+        SPOPS_TRY(prepare_shared(                                                                  \
+            ctx, what, igemm_pairs_kernel<igemm_pairs_policy<__VA_ARGS__>, T, ACROSS_K>));         \
+    }
+    SPOPS_IGEMM_SM90_PAIRS(SPOPS_TILE)
+#undef SPOPS_TILE
+    return SPOPS_STATUS_OK;
 }
 
 } // namespace spops

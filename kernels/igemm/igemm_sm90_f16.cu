@@ -25,6 +25,9 @@ size_t spops::igemm_sm90_scratch_bytes(const spops_context *ctx, int64_t max_rec
         consider(igemm_policy<columns, __VA_ARGS__>());
     SPOPS_IGEMM_SM90_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
-    if (max_cols > 64) consider(pairs_of_128());
+#define SPOPS_TILE(number, ...)                                                                    \
+    if (max_cols > 64 || number == forced) consider(igemm_pairs_policy<__VA_ARGS__>());
+    SPOPS_IGEMM_SM90_PAIRS(SPOPS_TILE)
+#undef SPOPS_TILE
     return (size_t)most + 256; // to align
 }

@@ -11,9 +11,11 @@
 namespace spops
 {
 
-// Tiles are shared by blocks up to so many tiles a block. No share has less work than so many stages,
+// Tiles are shared by blocks up to so many percent of the blocks; tiles of few stages up to fewer, because a share costs
+// each the same. No share has less work than so many stages,
 // because its sums go to L2 and back; and the epilogue of a tile takes the time of some.
-constexpr int max_shared_turns = 2, least_stages = 8, tile_stages = 8;
+constexpr int shared_percent = 200, few_stages = 32, shared_percent_of_few = 130;
+constexpr int least_stages = 8, tile_stages = 8;
 
 // What a kernel is told; how many blocks there may be, and how many have work at most.
 template <class P, operand B>
@@ -70,10 +72,9 @@ spops_status fill_sm90_params(spops_context *ctx, const spops_igemm_args *args,
         p.least_share = (least_stages + p.row_stages - 1) / p.row_stages;
         p.tile_cost = (tile_stages + p.row_stages - 1) / p.row_stages;
         p.shares = (int)(blocks / p.col_tiles);
-        p.max_shared_tiles = (int)(blocks * max_shared_turns / p.col_tiles);
-        if (P::LATE)
-            p.max_shared_tiles =
-                (int)(blocks * igemm_trial("SPOPS_CONV_TURNS", 130) / 100 / p.col_tiles);
+        const int percent =
+            p.row_stages * f.taps <= few_stages ? shared_percent_of_few : shared_percent;
+        p.max_shared_tiles = (int)(blocks * percent / 100 / p.col_tiles);
         p.partials = reinterpret_cast<float *>(static_cast<char *>(args->scratch) +
                                                (f.copied ? weight_copy_bytes(f) : 0));
         const int64_t work = args->schedule->max_records + args->schedule->max_tiles * p.tile_cost;
@@ -96,20 +97,14 @@ spops_status launch_policy(spops_context *ctx, const spops_igemm_args *args, con
 
 template <int COLS, int GATHER_WARPS, int STAGES, int BLOCKS, int BATCH>
 using igemm_policy = igemm_sm90_policy<COLS, 2, GATHER_WARPS, STAGES, BLOCKS, BATCH>;
-template <int COLS, int GATHER_WARPS, int STAGES, int BLOCKS, int BATCH>
-using late_igemm_policy =
-    igemm_sm90_policy<COLS, 2, GATHER_WARPS, STAGES, BLOCKS, BATCH, BATCH == 0>;
 
 template <class T, operand B>
 spops_status launch_form(spops_context *ctx, const spops_igemm_args *args, const weight_form &f,
                          int32_t tile)
 {
-    const bool late = igemm_trial("SPOPS_CONV_NEW", 1) != 0;
     switch (tile) {
 #define SPOPS_TILE(number, few, max, percent, ...)                                                 \
-    case number:                                                                                   \
-        return late ? launch_policy<late_igemm_policy<__VA_ARGS__>, T, B>(ctx, args, f)            \
-                    : launch_policy<igemm_policy<__VA_ARGS__>, T, B>(ctx, args, f);
+    case number: return launch_policy<igemm_policy<__VA_ARGS__>, T, B>(ctx, args, f);
         SPOPS_IGEMM_SM90_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
     default: return no_igemm_tile(ctx, tile);
@@ -136,9 +131,7 @@ template <class T> spops_status prepare_igemm_sm90(spops_context *ctx, bool adds
 {
 #define SPOPS_TILE(number, few, max, percent, ...)                                                 \
     if (igemm_policy<__VA_ARGS__>::ADDS == adds && spops_igemm_leaves(forced, number))             \
-        SPOPS_TRY((prepare_policy<igemm_policy<__VA_ARGS__>, T>(ctx)));                            \
-    if (igemm_policy<__VA_ARGS__>::ADDS == adds && spops_igemm_leaves(forced, number))             \
-        SPOPS_TRY((prepare_policy<late_igemm_policy<__VA_ARGS__>, T>(ctx)));
+        SPOPS_TRY((prepare_policy<igemm_policy<__VA_ARGS__>, T>(ctx)));
     SPOPS_IGEMM_SM90_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
     return SPOPS_STATUS_OK;

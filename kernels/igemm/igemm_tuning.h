@@ -39,6 +39,15 @@
     X(8, 0, INT64_MAX, 170, 128, 12, 6, 1, 3)                                                      \
     X(9, 0, INT64_MAX, 0, 256, 4, 4, 1, 6)
 
+// Pairs of tiles on sm_90 (igemm_pairs_sm90.cuh). Where they cannot be, one of them asks for the tile of as many
+// columns.
+//
+// X(number, columns, gather warps, stages, registers of a thread that multiplies: its sums, and what the epilogue takes
+//   beside them)
+#define SPOPS_IGEMM_SM90_PAIRS(X)                                                                  \
+    X(19, 96, 8, 5, 168)                                                                           \
+    X(20, 128, 8, 4, 192)
+
 // Products on every device of sm_80 or later (igemm_sm80.cuh), of either kind of schedule.
 //
 // X(number, max columns of the output, columns, stages, blocks a multiprocessor)
@@ -64,8 +73,8 @@
 
 #define SPOPS_TILE(...) +1
 enum {
-    SPOPS_IGEMM_NUM_TILES = SPOPS_IGEMM_SM90_TILES(SPOPS_TILE) SPOPS_IGEMM_SM80_TILES(SPOPS_TILE)
-        SPOPS_IGEMM_WGRAD_TILES(SPOPS_TILE)
+    SPOPS_IGEMM_NUM_TILES = SPOPS_IGEMM_SM90_TILES(SPOPS_TILE) SPOPS_IGEMM_SM90_PAIRS(SPOPS_TILE)
+        SPOPS_IGEMM_SM80_TILES(SPOPS_TILE) SPOPS_IGEMM_WGRAD_TILES(SPOPS_TILE)
 };
 #undef SPOPS_TILE
 
@@ -88,6 +97,10 @@ static inline spops_igemm_kernel spops_igemm_kernel_of(int32_t number)
         SPOPS_IGEMM_SM90_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
 #define SPOPS_TILE(number, ...)                                                                    \
+    case number: return SPOPS_IGEMM_SM90;
+        SPOPS_IGEMM_SM90_PAIRS(SPOPS_TILE)
+#undef SPOPS_TILE
+#define SPOPS_TILE(number, ...)                                                                    \
     case number: return SPOPS_IGEMM_SM80;
         SPOPS_IGEMM_SM80_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
@@ -102,6 +115,27 @@ static inline spops_igemm_kernel spops_igemm_kernel_of(int32_t number)
 static inline bool spops_igemm_is_gradient(int32_t number)
 {
     return spops_igemm_kernel_of(number) >= SPOPS_IGEMM_WGRAD;
+}
+
+// Columns of pairs of tiles; 0: tile `number` is no pair.
+static inline int32_t spops_igemm_pair_columns(int32_t number)
+{
+#define SPOPS_TILE(of_row, columns, ...)                                                           \
+    if (number == of_row) return columns;
+    SPOPS_IGEMM_SM90_PAIRS(SPOPS_TILE)
+#undef SPOPS_TILE
+    return 0;
+}
+
+// The tile in the place of `number` where tiles do not go in pairs.
+static inline int32_t spops_igemm_single_tile(int32_t number)
+{
+    const int32_t paired = spops_igemm_pair_columns(number);
+#define SPOPS_TILE(of_row, few, max, percent, columns, gather_warps, stages, blocks, sums)         \
+    if (paired == columns && sums == 0) return of_row;
+    SPOPS_IGEMM_SM90_TILES(SPOPS_TILE)
+#undef SPOPS_TILE
+    return number;
 }
 
 // Whether a plan that asks for tile `forced`, or 0, may run tile `number`. One of products leaves
@@ -120,6 +154,9 @@ typedef struct spops_igemm_case {
     bool sm90;          // the device has the kernel
     bool records, adds; // the schedule has records, which are sums in part
     bool whole;         // no tile is shared, and bits do not depend on max_tiles
+    bool has_pairs;     // tiles may go in pairs: 16 bits, rows of more than 64 bytes
+    int64_t row_bytes;  // of x
+    int32_t taps_a_row; // of the schedule, on average; 0: not known
 } spops_igemm_case;
 
 static inline int64_t spops_igemm_rounds(const spops_igemm_case *at, int64_t columns)
@@ -142,9 +179,39 @@ static inline int32_t spops_igemm_whole_tile(const spops_igemm_case *at)
     return at->cols > 128 && spops_igemm_rounds(at, 128) <= 5 ? 4 : 0;
 }
 
+// Whether tiles go in pairs. Pairs read fewer bytes of weights. But few pairs do not come out even on the blocks, and a
+// share costs twice that of a tile.
+//
+// H100, f16, 3 x 3 x 3, cold, us, in tiles and in pairs (shared up to 4 a block): tiles a multiprocessor; 128 to 128;
+// 96 to 96; 64 to 128 channels.
+//     room 1.7              54, 51;     48, 44;     32, 35
+//     lidar of 0.2 m 2.5    47, 47;     42, 41;     28, 35
+//     gyroid 1.2            41, 41;     38, 36;     28, 30
+//            3.0            71, 71;     64, 63;     41, 47
+//            4.5            104, 96;    93, 84;     58, 59
+//            18             346, 313;   309, 261;   189, 173
+//            72             1,339, 1,248;           701, 650
+//     lidar of 0.1 m 4.1    49, 55;     44, 47;     30, 40
+// The last has 4.5 taps a row, the lidar before 6.3, the others 14 and more. Whole sums: room 55, 53, lidar of 0.2 m 47, 54,
+// gyroid 3.0 71, 79, 4.5 104, 105.
+static inline bool spops_igemm_takes_pairs(const spops_igemm_case *at)
+{
+    const int64_t processors = at->num_processors;
+    if (!at->sm90 || !at->has_pairs || at->cols <= 64 || at->cols > 128) return false;
+    if (at->max_tiles >= 8 * processors) return true;
+    if (at->whole || at->row_bytes <= 128) return false;
+    return at->max_tiles <= 3 * processors || at->taps_a_row >= 8;
+}
+
 static inline int32_t spops_igemm_tile(const spops_igemm_case *at)
 {
     if (spops_igemm_whole_tile(at) != 0) return spops_igemm_whole_tile(at);
+    if (spops_igemm_takes_pairs(at)) {
+#define SPOPS_TILE(number, columns, ...)                                                           \
+    if (at->cols <= columns) return number;
+        SPOPS_IGEMM_SM90_PAIRS(SPOPS_TILE)
+#undef SPOPS_TILE
+    }
     const bool are_few = !at->records && at->max_tiles <= at->num_processors / 2;
 #define SPOPS_TILE(number, few, max, percent, columns, gather_warps, stages, blocks, sums)         \
     if (at->sm90 && (sums > 0) == at->adds && (!few || are_few) && at->cols <= max &&              \

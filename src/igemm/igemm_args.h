@@ -60,6 +60,7 @@ typedef struct spops_igemm_schedule {
     int32_t *pairs; // [max_tiles / 2, rounded up][4]: first tap, taps, pair, 0; most taps first
     int32_t *pair_first; // [.. + 1]
     int32_t *group_taps; // [..][4]: bit k: the pair's group has a row at tap k
+    int32_t taps_a_row;  // on average; 0: not known
 
     // Made from lists of neighbours; zero else.
     bool adds;

@@ -201,57 +201,32 @@ static void check_every_tile(test_device *d, product_case *c, const spops_igemm_
     }
 }
 
-// Temporary, with igemm_trial: what a run compares.
-typedef struct trial {
-    const char *late, *turns, *pairs, *pair_turns;
-    bool whole; // no sum is in parts
-} trial;
-
-static const trial trials[] = {{"0", "0", "0", "0", false},
-                               {"1", "0", "0", "0", true},
-                               {"1", "0", "1", "0", true},
-                               {"1", "200", "0", "0", false},
-                               {"1", "0", "1", "400", false}};
-
-static void set_trial(const trial *t)
+// Sums that are whole have the same bits in tiles and in pairs of tiles; those in parts, the same each time.
+static void check_pairs(test_device *d, product_case *c, const spops_igemm_args *args, int repeats,
+                        const char *what)
 {
-    setenv("SPOPS_CONV_NEW", t == NULL ? "1" : t->late, 1);
-    setenv("SPOPS_CONV_TURNS", t == NULL ? "130" : t->turns, 1);
-    setenv("SPOPS_CONV_PAIRS", t == NULL ? "1056" : t->pairs, 1);
-    setenv("SPOPS_CONV_PAIR_TURNS", t == NULL ? "0" : t->pair_turns, 1);
-}
-
-// Each way the same sums; whole ones with the same bits, and all with those of the time before.
-static void check_trials(test_device *d, product_case *c, const spops_igemm_args *args,
-                         double bound, int repeats, const char *what)
-{
-    unsigned char *whole = NULL;
-    if (c->schedule.pairs == NULL || d->ctx->info.compute_capability != 90) return;
-    for (size_t i = 0; i < sizeof trials / sizeof *trials; ++i) {
-        unsigned char *bits = NULL;
-        set_trial(&trials[i]);
-        for (int n = 0; n < repeats; ++n) {
+    unsigned char *bits[2] = {NULL, NULL}; // shared, whole
+    if (d->ctx->info.compute_capability != 90) return;
+    for (int32_t v = 1; v <= SPOPS_IGEMM_NUM_TILES; ++v) {
+        if (spops_igemm_pair_columns(v) < c->shape.out_channels) continue;
+        for (int n = 0; n < 2 * repeats + 1; ++n) {
+            spops_igemm_args forced = *args;
+            const int whole = n % 2;
+            forced.whole_sums = whole;
+            forced.tile = n == 1 ? spops_igemm_single_tile(v) : v;
             guarded_poison(&c->out, 0xff);
             guarded_upload(&c->out);
-            test_expect_ok(d->ctx, d->ctx->backend->igemm(d->ctx, args), what);
+            test_expect_ok(d->ctx, d->ctx->backend->igemm(d->ctx, &forced), what);
             test_wait(d);
             guarded_download(&c->out);
-            guarded_check_padding(&c->out, what);
-            if (n > 0) {
-                guarded_check_bits(&c->out, bits, what);
-                continue;
-            }
-            check_sums(c, bound, -(int32_t)i, what);
-            bits = guarded_elements(&c->out);
+            if (bits[whole] != NULL)
+                guarded_check_bits(&c->out, bits[whole], what);
+            else
+                bits[whole] = guarded_elements(&c->out);
         }
-        if (trials[i].whole && whole != NULL) guarded_check_bits(&c->out, whole, what);
-        if (trials[i].whole && whole == NULL)
-            whole = bits;
-        else
-            free(bits);
+        free(bits[0]), free(bits[1]);
+        bits[0] = bits[1] = NULL;
     }
-    free(whole);
-    set_trial(NULL);
 }
 
 static void check_product(test_device *d, const product_shape *shape, spops_dtype dtype,
@@ -317,7 +292,7 @@ static void check_product(test_device *d, const product_shape *shape, spops_dtyp
         check_sums(&c, bound, 0, what);
         bits = guarded_elements(&c.out);
     }
-    check_trials(d, &c, &args, bound, repeats < 3 ? 2 : 3, what);
+    check_pairs(d, &c, &args, repeats < 3 ? 2 : 3, what);
     check_every_tile(d, &c, &args, bound, what);
     free(bits), free(x), free(w), free(c.expected), free(c.table), free(order);
     guarded_destroy(&c.x), guarded_destroy(&c.w), guarded_destroy(&c.out);
