@@ -93,6 +93,7 @@ int32_t tile_of(const spops_context *ctx, const spops_igemm_args *args)
                                  s->adds,
                                  args->whole_sums,
                                  has_igemm_pairs(args),
+                                 args->x.dtype == SPOPS_DTYPE_F32,
                                  args->x.cols * (int64_t)spops_dtype_bytes(args->x.dtype),
                                  s->taps_a_row};
     const bool asks = args->tile != 0 && !spops_igemm_is_gradient(args->tile);

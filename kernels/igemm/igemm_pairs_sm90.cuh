@@ -204,6 +204,7 @@ __device__ void igemm_gather_pairs(const igemm_pairs_params &p, const igemm_pair
 {
     const int group = warp % P::GROUPS, turn = warp / P::GROUPS, quarter = lane / 8;
     const bool finds_pairs = warp == 0 && lane == 0;
+    const uint64_t policy = passing_policy();
     const uint32_t even = group * 64 * 128 + swizzled(quarter, lane % 8);
     const uint32_t odd = group * 64 * 128 + swizzled(quarter + 4, lane % 8) - 512;
     ring_position<P::STAGES> stage;
@@ -257,8 +258,8 @@ __device__ void igemm_gather_pairs(const igemm_pairs_params &p, const igemm_pair
             const int *const rows = p.records +
                                     (int64_t)(first + __popc(before)) * SPOPS_IGEMM_RECORD_INTS +
                                     SPOPS_IGEMM_RECORD_HEAD + group % 2 * 64 + lane;
-            u.low = __ldg(rows);
-            u.high = __ldg(rows + 32);
+            u.low = load_passing(rows, policy);
+            u.high = load_passing(rows + 32, policy);
         }
         u.chunk = chunk;
         chunk += P::turns;
@@ -398,7 +399,7 @@ __device__ void igemm_multiply_pairs(const igemm_pairs_params &p, const igemm_pa
         if (!igemm_join_parts<P, 2>(p, block, sum, pair, own, t)) continue;
 #pragma unroll 1
         for (int h = 0; h < 2; ++h) { // one code for both
-            store_sums<T, P::COLS>(p.epilogue, sum[0], out_row[0], 0, t % 4);
+            store_sums<T, P::COLS, true>(p.epilogue, sum[0], out_row[0], 0, t % 4);
             out_row[0][0] = out_row[1][0];
             out_row[0][1] = out_row[1][1];
 #pragma unroll

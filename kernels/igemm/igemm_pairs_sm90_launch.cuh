@@ -29,6 +29,8 @@ spops_status launch_pairs(spops_context *ctx, const spops_igemm_args *args, cons
     p.chunks = (p.row_stages + P::most_chunk_stages - 1) / P::most_chunk_stages;
     p.chunk_stages = (p.row_stages + p.chunks - 1) / p.chunks;
     p.max_shared_tiles = (int)blocks * max_shared_pairs;
+    const int32_t cost = spops_igemm_pair_cost(s->max_tiles, ctx->info.num_processors);
+    p.tile_cost = (cost + p.row_stages - 1) / p.row_stages;
     if (blocks > most) blocks = most;
     return launch_preparing<WAITS_FOR_PREVIOUS>(ctx, "igemm: launch", igemm_pairs_kernel<P, T, B>,
                                                 dim3((unsigned)blocks), (unsigned)P::threads,

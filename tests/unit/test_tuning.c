@@ -204,16 +204,20 @@ Test(tuning, pairs_of_tiles)
         int64_t tiles, row_bytes, cols;
         int32_t taps_a_row;
         bool whole;
-        int32_t tile;
-    } rows[] = {{225, 256, 128, 13, false, 20},  {225, 192, 96, 13, false, 19},
-                {225, 128, 128, 13, false, 4},   {225, 256, 128, 0, false, 20},
-                {225, 256, 65, 13, false, 19},   {225, 256, 64, 13, false, 2},
-                {225, 256, 129, 13, false, 5},   {225, 256, 128, 13, true, 4},
-                {396, 130, 128, 0, false, 20},   {397, 256, 128, 7, false, 4},
-                {397, 256, 96, 7, false, 18},    {397, 256, 128, 8, false, 20},
-                {1055, 256, 128, 8, true, 4},    {1055, 128, 128, 14, false, 4},
-                {1056, 128, 128, 0, false, 20},  {1056, 66, 96, 0, true, 19},
-                {100000, 256, 128, 4, true, 20}, {100000, 256, 256, 4, false, 5}};
+        int32_t tile, single, f32; // single: where there are no pairs; f32: of those rows
+    } rows[] = {{225, 256, 128, 13, false, 20, 4, 4},   {225, 192, 96, 13, false, 19, 18, 18},
+                {225, 128, 128, 13, false, 4, 4, 4},    {225, 256, 128, 0, false, 20, 4, 4},
+                {225, 256, 65, 13, false, 19, 18, 18},  {225, 256, 64, 13, false, 2, 2, 2},
+                {225, 256, 129, 13, false, 5, 5, 5},    {225, 256, 128, 13, true, 4, 4, 4},
+                {395, 130, 128, 0, false, 20, 4, 4},    {395, 256, 256, 4, false, 5, 5, 5},
+                {396, 256, 256, 14, false, 22, 22, 5},  {396, 256, 128, 7, false, 21, 21, 4},
+                {396, 256, 96, 7, false, 18, 18, 18},   {396, 256, 128, 8, false, 20, 4, 4},
+                {396, 128, 128, 8, false, 4, 4, 4},     {396, 128, 128, 7, false, 21, 21, 4},
+                {396, 512, 128, 4, false, 20, 21, 4},   {396, 510, 128, 4, false, 21, 21, 4},
+                {396, 512, 128, 0, true, 21, 21, 4},    {1055, 256, 128, 8, true, 4, 4, 4},
+                {1055, 128, 128, 14, false, 4, 4, 4},   {1056, 128, 128, 0, false, 20, 21, 4},
+                {1056, 66, 96, 0, true, 19, 18, 18},    {100000, 256, 128, 4, true, 20, 21, 4},
+                {100000, 256, 256, 4, false, 22, 22, 5}};
     for (size_t i = 0; i < COUNT(rows); ++i) {
         spops_igemm_case at = {.max_tiles = rows[i].tiles,
                                .cols = rows[i].cols,
@@ -226,8 +230,12 @@ Test(tuning, pairs_of_tiles)
                                .taps_a_row = rows[i].taps_a_row};
         cr_assert_eq(spops_igemm_tile(&at), rows[i].tile, "row %zu", i);
         at.has_pairs = false;
-        cr_assert_eq(spops_igemm_tile(&at), spops_igemm_single_tile(rows[i].tile), "row %zu", i);
+        cr_assert_eq(spops_igemm_tile(&at), rows[i].single, "row %zu", i);
+        at.f32 = true;
+        cr_assert_eq(spops_igemm_tile(&at), rows[i].f32, "row %zu", i);
     }
+    cr_assert_eq(spops_igemm_pair_cost(395, 132), 2);
+    cr_assert_eq(spops_igemm_pair_cost(396, 132), 4);
     for (int32_t n = 1; n <= SPOPS_IGEMM_NUM_TILES; ++n) {
         const int32_t single = spops_igemm_single_tile(n);
         cr_assert_eq(single != n, spops_igemm_pair_columns(n) > 0);
@@ -260,7 +268,7 @@ Test(tuning, every_product_has_a_tile_of_its_kind)
     // Sums that are whole: narrower tiles where there are fewer.
     static const int64_t few_tiles[] = {30, 30, 75, 75, 167, 537, 537};
     static const int64_t of_columns[] = {128, 256, 128, 256, 256, 128, 256};
-    static const int32_t expected_tile[] = {1, 3, 3, 4, 4, 4, 5};
+    static const int32_t expected_tile[] = {1, 3, 3, 4, 4, 21, 22};
     for (size_t i = 0; i < COUNT(few_tiles); ++i) {
         const spops_igemm_case at = {.max_tiles = few_tiles[i],
                                      .cols = of_columns[i],
