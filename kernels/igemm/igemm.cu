@@ -85,9 +85,17 @@ bool has_sm90(const spops_context *ctx)
 int32_t tile_of(const spops_context *ctx, const spops_igemm_args *args)
 {
     const spops_igemm_schedule *s = args->schedule;
-    const spops_igemm_case at = {s->max_tiles,    args->out.cols,        ctx->info.num_processors,
-                                 has_sm90(ctx),   s->records != nullptr, s->adds,
-                                 args->whole_sums};
+    const spops_igemm_case at = {s->max_tiles,
+                                 args->out.cols,
+                                 ctx->info.num_processors,
+                                 has_sm90(ctx),
+                                 s->records != nullptr,
+                                 s->adds,
+                                 args->whole_sums,
+                                 has_igemm_pairs(args),
+                                 args->x.dtype == SPOPS_DTYPE_F32,
+                                 args->x.cols * (int64_t)spops_dtype_bytes(args->x.dtype),
+                                 s->taps_a_row};
     const bool asks = args->tile != 0 && !spops_igemm_is_gradient(args->tile);
     return asks ? args->tile : spops_igemm_tile(&at);
 }
@@ -95,9 +103,13 @@ int32_t tile_of(const spops_context *ctx, const spops_igemm_args *args)
 template <class T>
 spops_status launch_kernel(spops_context *ctx, const spops_igemm_args *args, const weight_form &f)
 {
-    const int32_t tile = tile_of(ctx, args);
+    int32_t tile = tile_of(ctx, args);
 #ifdef SPOPS_SM90A
     if (has_sm90(ctx) && dense_sm90_fits(ctx, args, f)) return launch_dense_sm90(ctx, args, f);
+    if constexpr (sizeof(T) == 2)
+        if (has_igemm_pairs(args) && f.cols <= spops_igemm_pair_columns(tile))
+            return launch_igemm_pairs<T>(ctx, args, f, tile);
+    tile = spops_igemm_single_tile(tile);
     if (spops_igemm_kernel_of(tile) != SPOPS_IGEMM_SM80)
         return launch_igemm_sm90<T>(ctx, args, f, tile);
 #endif
@@ -108,7 +120,10 @@ template <class T> spops_status prepare_products(spops_context *ctx, bool adds, 
 {
     const bool asks = spops_igemm_kernel_of(forced) == SPOPS_IGEMM_SM80;
 #ifdef SPOPS_SM90A
-    if (has_sm90(ctx)) SPOPS_TRY(prepare_igemm_sm90<T>(ctx, adds, forced));
+    const int32_t single = spops_igemm_single_tile(forced);
+    if (has_sm90(ctx)) SPOPS_TRY(prepare_igemm_sm90<T>(ctx, adds, single));
+    if constexpr (sizeof(T) == 2)
+        if (has_sm90(ctx) && !adds) SPOPS_TRY(prepare_igemm_pairs<T>(ctx, forced));
 #endif
     return has_sm90(ctx) && !asks ? SPOPS_STATUS_OK : prepare_igemm_sm80<T>(ctx, adds, forced);
 }

@@ -25,7 +25,7 @@ struct tile8 {
 // Of a number of igemm_tuning.h.
 tile8 tile_of_number(int32_t number)
 {
-    switch (number) {
+    switch (spops_igemm_single_tile(number)) {
 #define SPOPS_TILE(n, few, max, percent, columns, ...)                                             \
     case n: return {true, columns <= 64 ? 64 : columns <= 128 ? 128 : 256};
         SPOPS_IGEMM_SM90_TILES(SPOPS_TILE)

@@ -213,6 +213,28 @@ __device__ __forceinline__ void add_residual(const epilogue_params &p, float (&s
         add_numbers<T, COLS>(sum, h, static_cast<const T *>(p.residual) + first, left);
 }
 
+// What passes L2 once: it goes before rows and weights, which are read again.
+__device__ __forceinline__ uint64_t passing_policy()
+{
+    uint64_t policy;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+__device__ __forceinline__ int load_passing(const int *from, uint64_t policy)
+{
+    int v;
+    asm("ld.global.nc.L2::cache_hint.b32 %0, [%1], %2;" : "=r"(v) : "l"(from), "l"(policy));
+    return v;
+}
+
+__device__ __forceinline__ void store_passing(void *to, uint4 v, uint64_t policy)
+{
+    asm volatile("st.global.L2::cache_hint.v4.b32 [%0], {%1, %2, %3, %4}, %5;" ::"l"(to), "r"(v.x),
+                 "r"(v.y), "r"(v.z), "r"(v.w), "l"(policy)
+                 : "memory");
+}
+
 // (sum + bias) * scale + shift + residual, activation: what there is of it. Sums of rows and columns that
 // are not there become something.
 template <class T, int COLS>
@@ -240,11 +262,12 @@ __device__ __forceinline__ void finish_sums(const epilogue_params &p, float (&su
 }
 
 // sum[4 j + 2 h + i] is row row[h] (-1: none), column col + 8 j + 2 q + i. All four lanes of a row
-// must come here.
-template <class T, int COLS>
+// must come here. PASSING: whole chunks leave L2 first.
+template <class T, int COLS, bool PASSING = false>
 __device__ __forceinline__ void store_sums(const epilogue_params &p, float (&sum)[COLS / 2],
                                            const int (&row)[2], int col, int q)
 {
+    const uint64_t policy = PASSING ? passing_policy() : 0;
     if (!p.plain) finish_sums<T, COLS>(p, sum, row, col, q);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -276,8 +299,13 @@ __device__ __forceinline__ void store_sums(const epilogue_params &p, float (&sum
                             rounded_pair<T>(sum[4 * (j + i) + 2 * h], sum[4 * (j + i) + 2 * h + 1]);
                     transpose_4(v, q);
                     const int c = col + 8 * (j + q);
-                    if (row[h] >= 0 && c < p.cols)
-                        *reinterpret_cast<uint4 *>(out + c) = make_uint4(v[0], v[1], v[2], v[3]);
+                    if (row[h] >= 0 && c < p.cols) {
+                        const uint4 chunk = make_uint4(v[0], v[1], v[2], v[3]);
+                        if constexpr (PASSING)
+                            store_passing(out + c, chunk, policy);
+                        else
+                            *reinterpret_cast<uint4 *>(out + c) = chunk;
+                    }
                 }
             } else {
 #pragma unroll

@@ -66,6 +66,18 @@ spops_status launch_igemm_sm80(spops_context *ctx, const spops_igemm_args *args,
 template <class T> spops_status prepare_igemm_sm90(spops_context *ctx, bool adds, int32_t forced);
 template <class T> spops_status prepare_igemm_sm80(spops_context *ctx, bool adds, int32_t forced);
 
+// Pairs of tiles (igemm_pairs_sm90.cuh), of 16 bits.
+template <class T>
+spops_status launch_igemm_pairs(spops_context *ctx, const spops_igemm_args *args,
+                                const weight_form &f, int32_t tile);
+template <class T> spops_status prepare_igemm_pairs(spops_context *ctx, int32_t forced);
+
+inline bool has_igemm_pairs(const spops_igemm_args *args)
+{
+    const int64_t bytes = (int64_t)spops_dtype_bytes(args->x.dtype);
+    return args->schedule->pairs != nullptr && bytes == 2 && args->x.cols * bytes > 64;
+}
+
 inline spops_status no_igemm_tile(spops_context *ctx, int32_t tile)
 {
     return spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT, "igemm: there is no tile %d", (int)tile);

@@ -30,6 +30,8 @@ struct map_params {
     const int *order;
     const uint32_t *tile_masks; // NULL: counts are counted
     int *counts, *cost_begin;   // [max_tiles], [max_tile_cost + 1]
+    int *taps,
+        *pair_cost_begin; // the same sizes: masks of tiles where tile_masks is NULL; of pairs
 };
 
 typedef spops::batch<map_params, spops::jobs_at_once<map_params>()> map_jobs;
@@ -52,13 +54,16 @@ __global__ void __launch_bounds__(count_threads)
     int64_t end = (int64_t)(tile + 1) * tile_rows;
     if (end > *p.num_rows) end = *p.num_rows;
     int count = 0;
+    uint32_t all = 0; // of the last word, which is the first where pairs are made
     for (int w = 0; w < p.mask_words; ++w) {
         uint32_t mask = 0;
         for (int64_t i = (int64_t)tile * tile_rows + lane; i < end; i += 32)
             mask |= p.masks[(int64_t)p.order[i] * p.mask_words + w];
-        count += __popc(spops::warp_or(mask));
+        all = spops::warp_or(mask);
+        count += __popc(all);
     }
     if (lane == 0) p.counts[tile] = max(count, 1);
+    if (lane == 0) p.taps[tile] = (int)all;
 }
 
 // Records of a tile; one without taps has one.
@@ -71,6 +76,40 @@ __device__ __forceinline__ int records_of(const map_params &p, int tile)
     return max(count, 1);
 }
 
+// Taps that either tile of a pair has; one of none has one.
+__device__ __forceinline__ int taps_of_pair(const map_params &p, int pair, int num_tiles)
+{
+    const uint32_t *masks =
+        p.tile_masks != nullptr ? p.tile_masks : reinterpret_cast<const uint32_t *>(p.taps);
+    uint32_t taps = masks[2 * pair];
+    if (2 * pair + 1 < num_tiles) taps |= masks[2 * pair + 1];
+    return max(__popc(taps), 1);
+}
+
+// first: sums of count(i), i < num; cost_begin[c]: how many have more than c. Returns the sum of all. All
+// threads of a block.
+template <class F>
+__device__ __forceinline__ int scan_counts(int (&of_cost)[max_tile_cost + 1], int num,
+                                           const F &count_of, int *first, int *cost_begin)
+{
+    for (int c = threadIdx.x; c <= max_tile_cost; c += scan_threads)
+        of_cost[c] = 0;
+    __syncthreads();
+    int done = 0, total;
+    for (int begin = 0; begin < num; begin += scan_threads) {
+        const int i = begin + threadIdx.x;
+        const int count = i < num ? count_of(i) : 0;
+        if (i < num) atomicAdd(&of_cost[spops::tile_cost(count)], 1);
+        const int before = spops::sum_before(count, &total);
+        if (i < num) first[i] = done + before;
+        done += total;
+    }
+    __syncthreads();
+    spops::begin_costs(of_cost, cost_begin);
+    if (threadIdx.x == 0) first[num] = done;
+    return done;
+}
+
 // s.first: sums of counts; cost_begin[c]: how many tiles have more than c records. A block a job.
 __global__ void __launch_bounds__(scan_threads) scan_records(const __grid_constant__ map_jobs jobs)
 {
@@ -79,24 +118,22 @@ __global__ void __launch_bounds__(scan_threads) scan_records(const __grid_consta
     spops::grid_dependency_wait();
     spops::grid_launch_dependents();
     const int num_tiles = tiles_in_use(p);
-    for (int c = threadIdx.x; c <= max_tile_cost; c += scan_threads)
-        tiles_of[c] = 0;
-    __syncthreads();
-    int done = 0, total;
-    for (int begin = 0; begin < num_tiles; begin += scan_threads) {
-        const int tile = begin + threadIdx.x;
-        const int count = tile < num_tiles ? records_of(p, tile) : 0;
-        if (tile < num_tiles) atomicAdd(&tiles_of[spops::tile_cost(count)], 1);
-        const int before = spops::sum_before(count, &total);
-        if (tile < num_tiles) p.s.first[tile] = done + before;
-        done += total;
-    }
-    __syncthreads();
-    spops::begin_costs(tiles_of, p.cost_begin);
+    const int records = scan_counts(
+        tiles_of, num_tiles, [&](int tile) { return records_of(p, tile); }, p.s.first,
+        p.cost_begin);
     if (threadIdx.x == 0) {
         p.s.num_tiles[0] = num_tiles;
-        p.s.num_tiles[1] = done;
-        p.s.first[num_tiles] = done;
+        p.s.num_tiles[1] = records;
+    }
+    if (p.s.pairs == nullptr) return;
+    const int num_pairs = (num_tiles + 1) / 2;
+    __syncthreads();
+    const int taps = scan_counts(
+        tiles_of, num_pairs, [&](int pair) { return taps_of_pair(p, pair, num_tiles); },
+        p.s.pair_first, p.pair_cost_begin);
+    if (threadIdx.x == 0) {
+        p.s.pair_totals[0] = num_pairs;
+        p.s.pair_totals[1] = taps;
     }
 }
 
@@ -135,6 +172,13 @@ __device__ __forceinline__ void take_taps(const map_params &p, const int *rows, 
         take_rows<32>(p, rows, w, taken, group_taps);
 }
 
+// Blocks that put tiles of all costs into their order, a warp each.
+__host__ __device__ int cost_blocks(const map_params &p)
+{
+    constexpr int warps = fill_threads / 32;
+    return (spops::tile_cost(p.s.num_taps) + warps - 1) / warps;
+}
+
 // The records of a tile, a block each, and after them tiles: those with most records first, else as they
 // lie, a warp for each cost. Records: 32 taps at a time by way of shared memory, because the table
 // has the taps of a row together and a record the rows of a tap.
@@ -149,10 +193,15 @@ __global__ void __launch_bounds__(fill_threads) fill_records(const __grid_consta
     spops::grid_dependency_wait();
     spops::grid_launch_dependents();
     if (tile >= p.s.max_tiles) {
-        const int cost = (int)(tile - p.s.max_tiles) * (fill_threads / 32) + warp + 1;
-        if (cost <= spops::tile_cost(p.s.num_taps))
+        const int block = (int)(tile - p.s.max_tiles), blocks = cost_blocks(p);
+        const int cost = block % blocks * (fill_threads / 32) + warp + 1;
+        if (cost > spops::tile_cost(p.s.num_taps)) return;
+        if (block < blocks)
             spops::order_tiles_of_cost(p.s.first, p.cost_begin, *p.s.num_tiles, cost, lane,
                                        reinterpret_cast<int4 *>(p.s.tiles));
+        else
+            spops::order_tiles_of_cost(p.s.pair_first, p.pair_cost_begin, *p.s.pair_totals, cost,
+                                       lane, reinterpret_cast<int4 *>(p.s.pairs));
         return;
     }
     if (tile >= *p.s.num_tiles) return;
@@ -169,6 +218,13 @@ __global__ void __launch_bounds__(fill_threads) fill_records(const __grid_consta
         __syncthreads();
         take_taps(p, rows, w, taken, group_taps);
         __syncthreads();
+        if (p.s.pairs != nullptr && threadIdx.x < 2 * groups_a_tile) {
+            // Those of a tile that has no other tile in its pair too.
+            const bool own = threadIdx.x < groups_a_tile;
+            if (own || (tile % 2 == 0 && tile + 1 == *p.s.num_tiles))
+                p.s.group_taps[(int64_t)tile * groups_a_tile + threadIdx.x] =
+                    own ? (int)group_taps[threadIdx.x] : 0;
+        }
         uint32_t groups[groups_a_tile], all = 0;
         for (int g = 0; g < groups_a_tile; ++g) {
             groups[g] = group_taps[g];
@@ -270,6 +326,8 @@ map_params params_of(const spops_igemm_schedule_args *args)
     p.tile_masks = args->tile_masks;
     p.counts = args->workspace;
     p.cost_begin = p.counts + p.s.max_tiles;
+    p.taps = p.cost_begin + max_tile_cost + 1;
+    p.pair_cost_begin = p.taps + p.s.max_tiles;
     return p;
 }
 
@@ -289,8 +347,7 @@ spops_status make_schedules(spops_context *ctx, map_jobs *jobs)
     SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, what, scan_records, dim3((unsigned)jobs->num),
                                          scan_threads, *jobs));
     blocks = divide_blocks(jobs, [](const map_params &p) {
-        constexpr int warps = fill_threads / 32;
-        return p.s.max_tiles + (spops::tile_cost(p.s.num_taps) + warps - 1) / warps;
+        return p.s.max_tiles + cost_blocks(p) * (p.s.pairs != nullptr ? 2 : 1);
     });
     return launch<WAITS_FOR_PREVIOUS>(ctx, what, fill_records, blocks, fill_threads, *jobs);
 }

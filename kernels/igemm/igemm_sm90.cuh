@@ -60,6 +60,7 @@ struct igemm_sm90_params {
     int row_stages;      // stages a record makes (1 where record_bytes is below 128)
     const int4 *tiles;
     const int *num_tiles;
+    int max_tiles;
     const int *num_rows; // that count, where tiles are not listed; null: all
     int rows;            // of x, where they are not
     const int *records;  // null: rows of groups
@@ -84,10 +85,14 @@ constexpr int igemm_tickets = 2; // of blocks; those of tiles in several shares 
 // blocks a multiprocessor.
 //
 // BATCH: rows of -2 are sums, of which a lane has so many on their way together; 0: there are none.
-template <int COLS_, int GROUPS_, int GATHER_WARPS_, int STAGES_, int BLOCKS_, int BATCH_ = 0>
+// LATE: a gather warp looks at a record's head when it copies, and the last block of a tile leaves no part. Narrower
+// tiles lose 1 to 3 % by it. EARLY: not so in wide ones.
+template <int COLS_, int GROUPS_, int GATHER_WARPS_, int STAGES_, int BLOCKS_, int BATCH_ = 0,
+          bool EARLY = false>
 struct igemm_sm90_policy {
     static constexpr int BATCH = BATCH_;
     static constexpr bool ADDS = BATCH > 0;
+    static constexpr bool LATE = !ADDS && COLS_ >= 128 && !EARLY;
     static constexpr int COLS = COLS_, GROUPS = GROUPS_, GATHER_WARPS = GATHER_WARPS_;
     static constexpr int STAGES = STAGES_, BLOCKS = BLOCKS_;
     static constexpr int stride = GATHER_WARPS / GROUPS; // stages between a gather warp's
@@ -193,19 +198,75 @@ __device__ __forceinline__ int4 igemm_part(const igemm_sm90_params &p, const ige
     return make_int4(first + begin, max(end - begin, 0), tile, blockIdx.x % p.col_tiles);
 }
 
+// One warp: what is asked for of tiles before their number is known, where they may be shared and are few. A search
+// would wait for memory three or four times.
+struct igemm_few_tiles {
+    static constexpr int each = 8; // of a lane; lane l has tiles l, l + 32, ..
+    int first[each];
+
+    __device__ static bool holds(const igemm_sm90_params &p) { return p.max_tiles < 32 * each; }
+    __device__ void ask(const igemm_sm90_params &p, int lane)
+    {
+#pragma unroll
+        for (int i = 0; i < each; ++i)
+            first[i] = 32 * i + lane <= p.max_tiles ? __ldg(p.first + 32 * i + lane) : 0;
+    }
+    __device__ int of(int tile) const
+    {
+        int value = 0;
+#pragma unroll
+        for (int i = 0; i < each; ++i) { // chosen before the shuffle they would go to a stack
+            const int v = __shfl_sync(~0u, first[i], tile % 32);
+            if (tile / 32 == i) value = v;
+        }
+        return value;
+    }
+    // The last tile whose work begins at `work` or before.
+    __device__ int last_before(const igemm_sm90_params &p, int work, int num_tiles, int lane) const
+    {
+        int n = 0;
+#pragma unroll
+        for (int i = 0; i < each; ++i) {
+            const int tile = 32 * i + lane;
+            const bool before = tile < num_tiles && first[i] + tile * p.tile_cost <= work;
+            n += __popc(__ballot_sync(~0u, before));
+        }
+        return n - 1;
+    }
+    // igemm_part.
+    __device__ int4 part(const igemm_sm90_params &p, const igemm_share &share, int tile) const
+    {
+        if (tile >= share.num_tiles) return make_int4(0, 0, 0, 0);
+        const int own = of(tile), records = of(tile + 1) - own, before = own + tile * p.tile_cost;
+        const int begin = max(share.begin - before, 0), end = min(share.end - before, records);
+        return make_int4(own + begin, max(end - begin, 0), tile, blockIdx.x % p.col_tiles);
+    }
+};
+
 // One warp, for all, where blocks may share: the block's share and its first tile.
 template <class P>
 __device__ __forceinline__ void igemm_begin(const igemm_sm90_params &p,
                                             const igemm_sm90_block<P> &block, int lane)
 {
+    // LATE: asked for with the numbers that say whether it counts.
+    const int own = blockIdx.x / p.col_tiles;
+    int4 tile = make_int4(0, 0, 0, 0), maybe = tile;
+    if (P::LATE && own < p.max_tiles) maybe = __ldg(p.tiles + own);
+    igemm_few_tiles few;
+    const bool are_few = P::LATE && p.shares > 0 && few.holds(p);
+    if (are_few) few.ask(p, lane);
     igemm_share share = {0, 0, 0, *p.num_tiles};
-    int4 tile = make_int4(0, 0, 0, 0);
     if (p.shares > 0 && share.num_tiles <= p.max_shared_tiles) {
         const int work = p.num_tiles[1] + share.num_tiles * p.tile_cost;
         share.each = max((work + p.shares - 1) / p.shares, p.least_share);
         share.begin = min((int)blockIdx.x / p.col_tiles * share.each, work);
         share.end = min(share.begin + share.each, work);
-        int low = 0, end = share.begin < work ? share.num_tiles : 0; // where the share begins
+        if (are_few && share.begin < work) {
+            const int low = few.last_before(p, share.begin, share.num_tiles, lane);
+            tile = few.part(p, share, low);
+            if (tile.y == 0) tile = few.part(p, share, low + 1); // after low's records
+        }
+        int low = 0, end = !are_few && share.begin < work ? share.num_tiles : 0; // where it begins
         while (end - low > 1) {
             const int step = (end - low + 31) / 32, at = low + lane * step;
             const bool before = at < end && igemm_work_before(p, at) <= share.begin;
@@ -214,8 +275,11 @@ __device__ __forceinline__ void igemm_begin(const igemm_sm90_params &p,
         }
         if (end > 0) tile = igemm_part(p, share, low);
         if (end > 0 && tile.y == 0) tile = igemm_part(p, share, low + 1); // after low's records
-    } else {
+    } else if (!P::LATE) {
         tile = igemm_tile(p, blockIdx.x);
+    } else if (own < share.num_tiles) {
+        tile = maybe;
+        tile.w = blockIdx.x % p.col_tiles;
     }
     if (lane == 0) {
         store_shared4(block.share(),
@@ -286,11 +350,13 @@ __device__ __forceinline__ void igemm_fetch_weights(const igemm_sm90_params &p, 
                                                     int col_tile, int matrix, int record,
                                                     uint32_t full)
 {
-    const int at = k * 128 / p.epilogue.x_bytes, col = col_tile * P::COLS;
+    const int at =
+        P::LATE ? k * 128 >> (31 - __clz(p.epilogue.x_bytes)) : k * 128 / p.epilogue.x_bytes;
+    const int col = col_tile * P::COLS;
     if (B == ALONG_K) {
         copy_box(b + record * P::COLS * p.record_bytes, &p.w, at, col, matrix, full);
     } else {
-        const int lines = p.record_bytes / p.epilogue.x_bytes; // 16-bit numbers
+        const int lines = P::LATE ? p.record_bytes / 2 : p.record_bytes / p.epilogue.x_bytes;
 #pragma unroll
         for (int c = 0; c < P::COLS / P::line_cols; ++c)
             copy_box(b + (c * 64 + record * lines) * P::line_cols * 2, &p.w, col + c * P::line_cols,
@@ -304,6 +370,7 @@ __device__ __forceinline__ void igemm_fetch_weights(const igemm_sm90_params &p, 
 struct igemm_unit {
     int4 rows[4];                  // of 16 rows that follow each other in the tile
     int tap, note, tile, col_tile; // note: groups and flags, as a stage has them, + 256 k
+    int groups;                    // LATE: not in the note yet
 };
 
 // A warp of group 0: the note of a stage, and the box of its weights.
@@ -392,7 +459,10 @@ __device__ void igemm_gather(const igemm_sm90_params &p, const igemm_sm90_block<
             p.records + (int64_t)(tile.x + min(record + my_record, tile.y - 1)) * record_ints;
         const int2 head = __ldg(reinterpret_cast<const int2 *>(from));
         u.tap = head.x;
-        u.note |= head.y;
+        if constexpr (P::LATE)
+            u.groups = head.y; // or'ed to the note here, it would be waited for here
+        else
+            u.note |= head.y;
         const int4 *const indices = reinterpret_cast<const int4 *>(from + 4 + my_row);
 #pragma unroll
         for (int i = 0; i < 4; ++i)
@@ -402,8 +472,9 @@ __device__ void igemm_gather(const igemm_sm90_params &p, const igemm_sm90_block<
 
     const auto copy = [&](const igemm_unit &u) {
         const uint32_t to = block.stage(stage.at), full = block.stages().full(stage.at);
+        const int own_note = P::LATE ? u.note | u.groups : u.note;
         const int note =
-            records_a_stage == 1 ? u.note : (int)__reduce_or_sync(~0u, (unsigned)u.note);
+            records_a_stage == 1 ? own_note : (int)__reduce_or_sync(~0u, (unsigned)own_note);
         const int groups = note & NOTE_GROUPS, stage_k = note >> 8;
         if (finds_tiles) finder.step();
         barrier_wait(block.stages().empty(stage.at), stage.empty_parity());
@@ -683,6 +754,120 @@ __device__ bool igemm_join(const igemm_sm90_params &p, const igemm_sm90_block<P>
     return true;
 }
 
+// sum[j][..] += the parts of shares begin .. end - 1, each added to those before it. place(s): where share s left
+// its part.
+template <int HALVES, int N, class Place>
+__device__ __forceinline__ void igemm_add_parts(float (&sum)[HALVES][N], int begin, int end,
+                                                const Place &place)
+{
+    constexpr int at_once = N % 32 == 0 ? 8 : 4;
+    static_assert(N / 4 % at_once == 0, "all are added, and no more");
+    for (int s = begin; s < end; ++s) {
+        const float4 *const from = place(s);
+#pragma unroll
+        for (int at = 0; at < HALVES * N / 4; at += at_once) {
+            float4 got[at_once];
+#pragma unroll
+            for (int i = 0; i < at_once; ++i)
+                got[i] = __ldcg(from + (at + i) * 128);
+#pragma unroll
+            for (int i = 0; i < at_once; ++i) {
+                float *const to = &sum[(at + i) / (N / 4)][(at + i) % (N / 4) * 4];
+                to[0] += got[i].x;
+                to[1] += got[i].y;
+                to[2] += got[i].z;
+                to[3] += got[i].w;
+            }
+        }
+    }
+}
+
+// sum = (part of share first + .. + part of share own - 1) + sum.
+template <int HALVES, int N, class Place>
+__device__ __forceinline__ void igemm_add_before(float (&sum)[HALVES][N], int first, int own,
+                                                 const Place &place)
+{
+    constexpr int at_once = 4;
+    static_assert(N / 4 % at_once == 0, "all are added, and no more");
+#pragma unroll
+    for (int at = 0; at < HALVES * N / 4; at += at_once) {
+        float4 all[at_once];
+#pragma unroll
+        for (int i = 0; i < at_once; ++i)
+            all[i] = __ldcg(place(first) + (at + i) * 128);
+        for (int s = first + 1; s < own; ++s) {
+#pragma unroll
+            for (int i = 0; i < at_once; ++i) {
+                const float4 got = __ldcg(place(s) + (at + i) * 128);
+                all[i].x += got.x;
+                all[i].y += got.y;
+                all[i].z += got.z;
+                all[i].w += got.w;
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < at_once; ++i) {
+            float *const to = &sum[(at + i) / (N / 4)][(at + i) % (N / 4) * 4];
+            to[0] = all[i].x + to[0];
+            to[1] = all[i].y + to[1];
+            to[2] = all[i].z + to[2];
+            to[3] = all[i].w + to[3];
+        }
+    }
+}
+
+// One warpgroup, as igemm_join: GROUPS of them in a block, each with a ticket of its own. The one that comes last
+// leaves no part: it takes those of the others, which are there or being written by blocks that run, and adds its own
+// where it belongs. So a tile in two shares is written once and read once.
+//
+// A ticket counts those who came, and above 16 bits those whose part is there.
+template <class P, int GROUPS, int HALVES, int N>
+__device__ bool igemm_join_parts(const igemm_sm90_params &p, const igemm_sm90_block<P> &block,
+                                 float (&sum)[HALVES][N], int tile, int group, int t)
+{
+    if (p.shares == 0) return true;
+    const igemm_share share = igemm_share_of(block);
+    if (share.each == 0) return true;
+    const int before = igemm_work_before(p, tile);
+    const int records = __ldg(p.first + tile + 1) - __ldg(p.first + tile);
+    const int first = before / share.each, last = (before + records - 1) / share.each;
+    if (first == last) return true;
+    const int own = blockIdx.x / p.col_tiles, col_tile = blockIdx.x % p.col_tiles;
+    // What a share has of a tile that began before it comes first, then of one that goes on.
+    const auto place = [&](int s) {
+        const int64_t part = (2 * s + (s == first)) * p.col_tiles + col_tile;
+        return reinterpret_cast<float4 *>(p.partials) +
+               (part * GROUPS + group) * (HALVES * N / 4 * 128) + t;
+    };
+    uint32_t *const ticket =
+        p.tickets + igemm_tickets + (first * p.col_tiles + col_tile) * GROUPS + group;
+    if (t == 0) store_shared(block.turn(group), atomicAdd(ticket, 1) & 0xffff);
+    named_barrier_wait<128>(1 + group);
+    const uint32_t others = last - first;
+    if (load_shared_word(block.turn(group)) < others) {
+        float4 *const to = place(own);
+#pragma unroll
+        for (int i = 0; i < HALVES * N / 4; ++i) {
+            const float *const from = &sum[i / (N / 4)][i % (N / 4) * 4];
+            __stcg(to + i * 128, float4{from[0], from[1], from[2], from[3]});
+        }
+        __threadfence();
+        named_barrier_wait<128>(1 + group);
+        if (t == 0) atomicAdd(ticket, 1 << 16);
+        return false;
+    }
+    if (t == 0) {
+        while (*reinterpret_cast<volatile uint32_t *>(ticket) >> 16 != others) {
+        }
+        *ticket = 0;
+    }
+    named_barrier_wait<128>(1 + group);
+    __threadfence();
+    if (own > first) igemm_add_before(sum, first, own, place);
+    igemm_add_parts(sum, own + 1, last + 1, place);
+    return true;
+}
+
 // ---- Products -----------------------------------------------------------------------------------
 
 // One warpgroup, rows 64 * group .. of each tile.
@@ -703,7 +888,8 @@ __device__ void igemm_multiply(const igemm_sm90_params &p, const igemm_sm90_bloc
                         ? i * 16 * line_bytes
                         : i * 32 / line_bytes * P::COLS * line_bytes + i * 32 % line_bytes;
     ring_position<P::STAGES> stage;
-    float sum[P::COLS / 2];
+    float sums[1][P::COLS / 2];
+    float(&sum)[P::COLS / 2] = sums[0];
 
     for (;;) {
         int out_row[2] = {-1, -1};
@@ -752,8 +938,12 @@ __device__ void igemm_multiply(const igemm_sm90_params &p, const igemm_sm90_bloc
             for (int i = 0; i < P::COLS / 2; ++i)
                 sum[i] = 0.0f;
         }
-        if (igemm_join<P>(p, block, sum, tile, group, t))
-            store_sums<T, P::COLS>(p.epilogue, sum, out_row, col_tile * P::COLS, t % 4);
+        bool whole;
+        if constexpr (P::LATE)
+            whole = igemm_join_parts<P, P::GROUPS>(p, block, sums, tile, group, t);
+        else
+            whole = igemm_join<P>(p, block, sum, tile, group, t);
+        if (whole) store_sums<T, P::COLS>(p.epilogue, sum, out_row, col_tile * P::COLS, t % 4);
     }
 }
 
@@ -764,6 +954,7 @@ __global__ void __launch_bounds__(P::threads, P::BLOCKS)
     extern __shared__ char unaligned[];
     igemm_sm90_block<P> block;
     block.base = aligned_shared(unaligned);
+    if (P::LATE && threadIdx.x == 32) prefetch_tensor_map(&p.w);
     if (threadIdx.x == 0) {
         const int filling = p.records != nullptr ? (P::ADDS ? 64 : 32) * P::GROUPS + 1 : 1;
         block.stages().init(P::STAGES, filling, 4 * P::GROUPS);

@@ -11,9 +11,11 @@
 namespace spops
 {
 
-// Tiles are shared by blocks up to so many tiles a block. No share has less work than so many stages,
+// Tiles are shared by blocks up to so many percent of the blocks; tiles of few stages up to fewer, because a share costs
+// each the same. No share has less work than so many stages,
 // because its sums go to L2 and back; and the epilogue of a tile takes the time of some.
-constexpr int max_shared_turns = 2, least_stages = 8, tile_stages = 8;
+constexpr int shared_percent = 200, few_stages = 32, shared_percent_of_few = 130;
+constexpr int least_stages = 8, tile_stages = 8;
 
 // What a kernel is told; how many blocks there may be, and how many have work at most.
 template <class P, operand B>
@@ -21,7 +23,7 @@ spops_status fill_sm90_params(spops_context *ctx, const spops_igemm_args *args,
                               const weight_form &f, igemm_sm90_params &p, int64_t &blocks,
                               int64_t &most)
 {
-    static_assert(P::rows == SPOPS_IGEMM_TILE_ROWS, "schedules have tiles of one size");
+    static_assert(P::rows % SPOPS_IGEMM_TILE_ROWS == 0, "schedules have tiles of one size");
     const int row_bytes = f.depth * f.bytes;
     const bool gathers = args->schedule->records != nullptr; // else rows of groups
     p.gathered = static_cast<const unsigned char *>(args->x.data);
@@ -31,6 +33,7 @@ spops_status fill_sm90_params(spops_context *ctx, const spops_igemm_args *args,
     p.row_stages = (row_bytes + 127) / 128;
     p.tiles = reinterpret_cast<const int4 *>(args->schedule->tiles);
     p.num_tiles = args->schedule->num_tiles;
+    p.max_tiles = (int)args->schedule->max_tiles;
     p.num_rows = args->num_rows;
     p.rows = (int)args->x.rows;
     p.records = args->schedule->records;
@@ -69,7 +72,9 @@ spops_status fill_sm90_params(spops_context *ctx, const spops_igemm_args *args,
         p.least_share = (least_stages + p.row_stages - 1) / p.row_stages;
         p.tile_cost = (tile_stages + p.row_stages - 1) / p.row_stages;
         p.shares = (int)(blocks / p.col_tiles);
-        p.max_shared_tiles = (int)(blocks * max_shared_turns / p.col_tiles);
+        const int percent =
+            p.row_stages * f.taps <= few_stages ? shared_percent_of_few : shared_percent;
+        p.max_shared_tiles = (int)(blocks * percent / 100 / p.col_tiles);
         p.partials = reinterpret_cast<float *>(static_cast<char *>(args->scratch) +
                                                (f.copied ? weight_copy_bytes(f) : 0));
         const int64_t work = args->schedule->max_records + args->schedule->max_tiles * p.tile_cost;
@@ -90,16 +95,18 @@ spops_status launch_policy(spops_context *ctx, const spops_igemm_args *args, con
                                                 (size_t)P::shared_bytes, p);
 }
 
-template <int COLS, int GATHER_WARPS, int STAGES, int BLOCKS, int BATCH>
-using igemm_policy = igemm_sm90_policy<COLS, 2, GATHER_WARPS, STAGES, BLOCKS, BATCH>;
+// Of a row of the table, for rows of numbers T.
+template <class T, int WHERE, int COLS, int GATHER_WARPS, int STAGES, int BLOCKS, int BATCH>
+using igemm_policy = igemm_sm90_policy<COLS, 2, GATHER_WARPS, STAGES, BLOCKS, BATCH,
+                                       WHERE == SPOPS_IGEMM_EARLY && sizeof(T) == 2>;
 
 template <class T, operand B>
 spops_status launch_form(spops_context *ctx, const spops_igemm_args *args, const weight_form &f,
                          int32_t tile)
 {
     switch (tile) {
-#define SPOPS_TILE(number, few, max, percent, ...)                                                 \
-    case number: return launch_policy<igemm_policy<__VA_ARGS__>, T, B>(ctx, args, f);
+#define SPOPS_TILE(number, where, max, percent, ...)                                               \
+    case number: return launch_policy<igemm_policy<T, where, __VA_ARGS__>, T, B>(ctx, args, f);
         SPOPS_IGEMM_SM90_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
     default: return no_igemm_tile(ctx, tile);
@@ -124,9 +131,9 @@ template <class P, class T> spops_status prepare_policy(spops_context *ctx)
 
 template <class T> spops_status prepare_igemm_sm90(spops_context *ctx, bool adds, int32_t forced)
 {
-#define SPOPS_TILE(number, few, max, percent, ...)                                                 \
-    if (igemm_policy<__VA_ARGS__>::ADDS == adds && spops_igemm_leaves(forced, number))             \
-        SPOPS_TRY((prepare_policy<igemm_policy<__VA_ARGS__>, T>(ctx)));
+#define SPOPS_TILE(number, where, max, percent, ...)                                               \
+    if (igemm_policy<T, where, __VA_ARGS__>::ADDS == adds && spops_igemm_leaves(forced, number))   \
+        SPOPS_TRY((prepare_policy<igemm_policy<T, where, __VA_ARGS__>, T>(ctx)));
     SPOPS_IGEMM_SM90_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
     return SPOPS_STATUS_OK;

@@ -12,8 +12,8 @@
 // more where it does, the first that matches is taken.
 //
 // X(number,
-//   few      1: only for tiles of rows of groups that are fewer than half of the multiprocessors, whom
-//            nobody shares,
+//   where    FEW: only for tiles of rows of groups that are fewer than half of the multiprocessors, whom
+//            nobody shares; EARLY: only where spops_igemm_looks_early says so; ANY,
 //   max      columns of the output, at most,
 //   percent  where a tile of twice the columns takes so many percent of the time of this one: this one
 //            where that is less time for all rounds of tiles; 0: wherever `max` says,
@@ -28,16 +28,30 @@
 // H100, f16, 96 to 96 columns in tiles of 96 and of 128, us: conv_lidar 49.5, 56.0; conv_indoor 192, 217;
 // conv_shell 214, 243.
 #define SPOPS_IGEMM_SM90_TILES(X)                                                                  \
-    X(1, 0, 32, 0, 32, 8, 4, 2, 0)                                                                 \
-    X(2, 0, 64, 0, 64, 4, 4, 2, 0)                                                                 \
-    X(3, 1, INT64_MAX, 0, 64, 4, 4, 2, 0)                                                          \
-    X(18, 0, 96, 0, 96, 8, 8, 1, 0)                                                                \
-    X(4, 0, 128, 0, 128, 8, 6, 1, 0)                                                               \
-    X(5, 0, INT64_MAX, 0, 256, 4, 4, 1, 0)                                                         \
-    X(6, 0, 64, 0, 64, 12, 8, 1, 3)                                                                \
-    X(7, 0, 128, 0, 128, 12, 6, 1, 3)                                                              \
-    X(8, 0, INT64_MAX, 170, 128, 12, 6, 1, 3)                                                      \
-    X(9, 0, INT64_MAX, 0, 256, 4, 4, 1, 6)
+    X(1, SPOPS_IGEMM_ANY, 32, 0, 32, 8, 4, 2, 0)                                                   \
+    X(2, SPOPS_IGEMM_ANY, 64, 0, 64, 4, 4, 2, 0)                                                   \
+    X(3, SPOPS_IGEMM_FEW, INT64_MAX, 0, 64, 4, 4, 2, 0)                                            \
+    X(18, SPOPS_IGEMM_ANY, 96, 0, 96, 8, 8, 1, 0)                                                  \
+    X(21, SPOPS_IGEMM_EARLY, 128, 0, 128, 8, 6, 1, 0)                                              \
+    X(4, SPOPS_IGEMM_ANY, 128, 0, 128, 8, 6, 1, 0)                                                 \
+    X(22, SPOPS_IGEMM_EARLY, INT64_MAX, 0, 256, 4, 4, 1, 0)                                        \
+    X(5, SPOPS_IGEMM_ANY, INT64_MAX, 0, 256, 4, 4, 1, 0)                                           \
+    X(6, SPOPS_IGEMM_ANY, 64, 0, 64, 12, 8, 1, 3)                                                  \
+    X(7, SPOPS_IGEMM_ANY, 128, 0, 128, 12, 6, 1, 3)                                                \
+    X(8, SPOPS_IGEMM_ANY, INT64_MAX, 170, 128, 12, 6, 1, 3)                                        \
+    X(9, SPOPS_IGEMM_ANY, INT64_MAX, 0, 256, 4, 4, 1, 6)
+
+// When a row of the table is taken.
+enum { SPOPS_IGEMM_ANY, SPOPS_IGEMM_FEW, SPOPS_IGEMM_EARLY };
+
+// Pairs of tiles on sm_90 (igemm_pairs_sm90.cuh). Where they cannot be, one of them asks for the tile of as many
+// columns.
+//
+// X(number, columns, gather warps, stages, registers of a thread that multiplies: its sums, and what the epilogue takes
+//   beside them)
+#define SPOPS_IGEMM_SM90_PAIRS(X)                                                                  \
+    X(19, 96, 8, 5, 168)                                                                           \
+    X(20, 128, 8, 4, 192)
 
 // Products on every device of sm_80 or later (igemm_sm80.cuh), of either kind of schedule.
 //
@@ -64,8 +78,8 @@
 
 #define SPOPS_TILE(...) +1
 enum {
-    SPOPS_IGEMM_NUM_TILES = SPOPS_IGEMM_SM90_TILES(SPOPS_TILE) SPOPS_IGEMM_SM80_TILES(SPOPS_TILE)
-        SPOPS_IGEMM_WGRAD_TILES(SPOPS_TILE)
+    SPOPS_IGEMM_NUM_TILES = SPOPS_IGEMM_SM90_TILES(SPOPS_TILE) SPOPS_IGEMM_SM90_PAIRS(SPOPS_TILE)
+        SPOPS_IGEMM_SM80_TILES(SPOPS_TILE) SPOPS_IGEMM_WGRAD_TILES(SPOPS_TILE)
 };
 #undef SPOPS_TILE
 
@@ -83,9 +97,13 @@ typedef enum spops_igemm_kernel {
 static inline spops_igemm_kernel spops_igemm_kernel_of(int32_t number)
 {
     switch (number) {
-#define SPOPS_TILE(number, few, max, percent, columns, gather_warps, stages, blocks, sums)         \
+#define SPOPS_TILE(number, where, max, percent, columns, gather_warps, stages, blocks, sums)       \
     case number: return sums > 0 ? SPOPS_IGEMM_SM90_ADDS : SPOPS_IGEMM_SM90;
         SPOPS_IGEMM_SM90_TILES(SPOPS_TILE)
+#undef SPOPS_TILE
+#define SPOPS_TILE(number, ...)                                                                    \
+    case number: return SPOPS_IGEMM_SM90;
+        SPOPS_IGEMM_SM90_PAIRS(SPOPS_TILE)
 #undef SPOPS_TILE
 #define SPOPS_TILE(number, ...)                                                                    \
     case number: return SPOPS_IGEMM_SM80;
@@ -104,6 +122,27 @@ static inline bool spops_igemm_is_gradient(int32_t number)
     return spops_igemm_kernel_of(number) >= SPOPS_IGEMM_WGRAD;
 }
 
+// Columns of pairs of tiles; 0: tile `number` is no pair.
+static inline int32_t spops_igemm_pair_columns(int32_t number)
+{
+#define SPOPS_TILE(of_row, columns, ...)                                                           \
+    if (number == of_row) return columns;
+    SPOPS_IGEMM_SM90_PAIRS(SPOPS_TILE)
+#undef SPOPS_TILE
+    return 0;
+}
+
+// The tile in the place of `number` where tiles do not go in pairs.
+static inline int32_t spops_igemm_single_tile(int32_t number)
+{
+    const int32_t paired = spops_igemm_pair_columns(number);
+#define SPOPS_TILE(of_row, where, max, percent, columns, gather_warps, stages, blocks, sums)       \
+    if (paired == columns && where == SPOPS_IGEMM_ANY && sums == 0) return of_row;
+    SPOPS_IGEMM_SM90_TILES(SPOPS_TILE)
+#undef SPOPS_TILE
+    return number;
+}
+
 // Whether a plan that asks for tile `forced`, or 0, may run tile `number`. One of products leaves
 // gradients their choice, and the other way round.
 static inline bool spops_igemm_leaves(int32_t forced, int32_t number)
@@ -120,6 +159,10 @@ typedef struct spops_igemm_case {
     bool sm90;          // the device has the kernel
     bool records, adds; // the schedule has records, which are sums in part
     bool whole;         // no tile is shared, and bits do not depend on max_tiles
+    bool has_pairs;     // tiles may go in pairs: 16 bits, rows of more than 64 bytes
+    bool f32;           // rows of x are
+    int64_t row_bytes;  // of x
+    int32_t taps_a_row; // of the schedule, on average; 0: not known
 } spops_igemm_case;
 
 static inline int64_t spops_igemm_rounds(const spops_igemm_case *at, int64_t columns)
@@ -142,12 +185,73 @@ static inline int32_t spops_igemm_whole_tile(const spops_igemm_case *at)
     return at->cols > 128 && spops_igemm_rounds(at, 128) <= 5 ? 4 : 0;
 }
 
+// Fewer than three tiles a multiprocessor.
+static inline bool spops_igemm_few_tiles(int64_t max_tiles, int32_t num_processors)
+{
+    return max_tiles < 3 * (int64_t)num_processors;
+}
+
+// Whether tiles go in pairs. Pairs read fewer bytes of weights. But few pairs do not come out even on the blocks, and a
+// share costs twice that of a tile.
+//
+// H100, f16, 3 x 3 x 3, cold, us, in tiles and in pairs (shared up to 4 a block): tiles a multiprocessor; 128 to 128;
+// 96 to 96; 64 to 128 channels.
+//     room 1.7              54, 51;     48, 44;     32, 35
+//     lidar of 0.2 m 2.5    47, 47;     42, 41;     28, 35
+//     gyroid 1.2            41, 41;     38, 36;     28, 30
+//            3.0            71, 71;     64, 63;     41, 47
+//            4.5            104, 96;    93, 84;     58, 59
+//            18             346, 313;   309, 261;   189, 173
+//            72             1,339, 1,248;           701, 650
+//     lidar of 0.1 m 4.1    49, 55;     44, 47;     30, 40
+// The last has 4.5 taps a row, the lidar before 6.3, the others 14 and more; it gains at 256 to 128 channels, 89 in tiles
+// and 81 in pairs. Whole sums: room 55, 53, lidar of 0.2 m 47, 54, gyroid 3.0 71, 79, 4.5 104, 105.
+static inline bool spops_igemm_takes_pairs(const spops_igemm_case *at)
+{
+    if (!at->sm90 || !at->has_pairs || at->cols <= 64 || at->cols > 128) return false;
+    if (at->max_tiles >= 8 * (int64_t)at->num_processors) return true;
+    if (at->whole || at->row_bytes <= 128) return false;
+    return spops_igemm_few_tiles(at->max_tiles, at->num_processors) || at->taps_a_row >= 8 ||
+           at->row_bytes >= 512;
+}
+
+// Stages that the epilogue of a pair counts as, where blocks share pairs.
+//
+// H100, f16, cold, us, for 8, 4 and 2 stages, 128 to 128; 96 to 96 channels: gyroid 1.2 42.4, 42.4, 41.8; 36.6, 36.1, 36.4; room
+// 51.6, 51.1, 50.7; 44.3, 44.1, 43.5; lidar of 0.2 m 48.4, 47.0, 46.1; 42.0, 40.7, 40.2; gyroid 3.0 72.4, 71.9, 73.6; 64.2,
+// 62.8, 63.7; 4.5 98.0, 97.1, 98.0; 84.9, 84.1, 85.5.
+static inline int32_t spops_igemm_pair_cost(int64_t max_tiles, int32_t num_processors)
+{
+    return spops_igemm_few_tiles(max_tiles, num_processors) ? 2 : 4;
+}
+
+// Whether a gather warp of a single tile of 128 columns or more looks at a record's head early (LATE in igemm_sm90.cuh), for
+// 16 bits. Rows of f32 never do: they gain 2 to 10 % by looking late.
+//
+// H100, f16, cold, us, early and late, 256 to 256 channels: room 135.9, 132.5; lidar of 0.2 m 128.4, 126.8; gyroid 3.0 202.1,
+// 203.2; lidar of 0.1 m 130.8, 132.9; gyroid 18 1,071.9, 1,074.0. 64 to 128: gyroid 3.0 42.2, 41.5, 4.5 58.9, 58.1; lidar of
+// 0.1 m 30.1, 30.6. Rows of groups were not measured: they stay as they were.
+static inline bool spops_igemm_looks_early(const spops_igemm_case *at)
+{
+    if (at->f32) return false;
+    if (!at->records) return true;
+    if (spops_igemm_few_tiles(at->max_tiles, at->num_processors)) return false;
+    return at->cols > 128 || at->taps_a_row < 8;
+}
+
 static inline int32_t spops_igemm_tile(const spops_igemm_case *at)
 {
     if (spops_igemm_whole_tile(at) != 0) return spops_igemm_whole_tile(at);
+    if (spops_igemm_takes_pairs(at)) {
+#define SPOPS_TILE(number, columns, ...)                                                           \
+    if (at->cols <= columns) return number;
+        SPOPS_IGEMM_SM90_PAIRS(SPOPS_TILE)
+#undef SPOPS_TILE
+    }
     const bool are_few = !at->records && at->max_tiles <= at->num_processors / 2;
-#define SPOPS_TILE(number, few, max, percent, columns, gather_warps, stages, blocks, sums)         \
-    if (at->sm90 && (sums > 0) == at->adds && (!few || are_few) && at->cols <= max &&              \
+    const bool holds[] = {true, are_few, spops_igemm_looks_early(at)}; // ANY, FEW, EARLY
+#define SPOPS_TILE(number, where, max, percent, columns, gather_warps, stages, blocks, sums)       \
+    if (at->sm90 && (sums > 0) == at->adds && holds[where] && at->cols <= max &&                   \
         (percent == 0 || (!at->whole && percent * spops_igemm_rounds(at, 2 * columns) >=           \
                                             100 * spops_igemm_rounds(at, columns))))               \
         return number;

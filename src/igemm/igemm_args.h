@@ -17,7 +17,7 @@ extern "C" {
 #define SPOPS_IGEMM_TILE_ROWS  128
 
 // int32 that making a schedule works in.
-#define SPOPS_IGEMM_WORKSPACE(max_tiles) ((max_tiles) + 1024)
+#define SPOPS_IGEMM_WORKSPACE(max_tiles) (2 * (max_tiles) + 2048)
 
 // int32 before the rows of a record: tap; bit g set where group g has a row; the first of its sums; how
 // many of these are group 0's and, above 16 bits, group 1's.
@@ -53,6 +53,14 @@ typedef struct spops_igemm_schedule {
     int32_t *out_rows;  // [max_tiles][SPOPS_IGEMM_TILE_ROWS]; -1 after the last row
     int32_t *records;   // [max_records][SPOPS_IGEMM_RECORD_INTS]; NULL: rows of groups
     int32_t *first; // [max_tiles + 1]: first record of each tile, as tiles lie; then their number
+
+    // Pairs of tiles that follow each other, and the taps that either has; of kernel maps of up to 32 taps,
+    // NULL else. A pair's taps count like records: `pairs` and `pair_first` are `tiles` and `first` of pairs.
+    int32_t *pair_totals; // [2]: pairs, their taps
+    int32_t *pairs; // [max_tiles / 2, rounded up][4]: first tap, taps, pair, 0; most taps first
+    int32_t *pair_first; // [.. + 1]
+    int32_t *group_taps; // [..][4]: bit k: the pair's group has a row at tap k
+    int32_t taps_a_row;  // on average; 0: not known
 
     // Made from lists of neighbours; zero else.
     bool adds;

@@ -10,6 +10,16 @@ void spops_igemm_carve_tiles(spops_igemm_schedule *s, spops_carver *c)
     if (s->has_units) s->unit_offsets = spops_carve(c, s->num_taps + 1, 1, sizeof(int32_t));
 }
 
+void spops_igemm_carve_pairs(spops_igemm_schedule *s, spops_carver *c)
+{
+    const int64_t max_pairs = (s->max_tiles + 1) / 2;
+
+    s->pair_totals = spops_carve(c, 2, 1, sizeof *s->pair_totals);
+    s->pairs = spops_carve(c, max_pairs, 4, sizeof *s->pairs);
+    s->pair_first = spops_carve(c, max_pairs + 1, 1, sizeof *s->pair_first);
+    s->group_taps = spops_carve(c, max_pairs, 4, sizeof *s->group_taps);
+}
+
 void spops_igemm_carve_records(spops_igemm_schedule *s, spops_carver *c)
 {
     s->records = spops_carve(c, s->max_records, SPOPS_IGEMM_RECORD_INTS, sizeof *s->records);

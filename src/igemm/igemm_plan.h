@@ -14,6 +14,7 @@ static inline int64_t spops_igemm_tiles_of(int64_t max_rows)
 
 // Arrays that tiles have, and those that records have, of a schedule whose capacities are set.
 void spops_igemm_carve_tiles(spops_igemm_schedule *s, spops_carver *c);
+void spops_igemm_carve_pairs(spops_igemm_schedule *s, spops_carver *c);
 void spops_igemm_carve_records(spops_igemm_schedule *s, spops_carver *c);
 
 #endif

@@ -29,8 +29,16 @@ static void carve_schedule(spops_sparseconv *plan, int side, spops_carver *c)
 
     spops_igemm_carve_tiles(s, c);
     spops_igemm_carve_records(s, c);
+    if (s->num_taps <= 32) spops_igemm_carve_pairs(s, c);
     plan->workspaces[side] =
         spops_carve(c, SPOPS_IGEMM_WORKSPACE(s->max_tiles), 1, sizeof(int32_t));
+}
+
+// On average; 0: the relation has room for all taps, or no pairs.
+static int32_t known_taps_a_row(const spops_relation *r, int side)
+{
+    const int64_t rows = r->sides[side].max_rows;
+    return rows == 0 || r->max_terms >= rows * r->num_keys ? 0 : (int32_t)(r->max_terms / rows);
 }
 
 // Whether the plan can have IMPLICIT_GEMM. If it was asked for by name, no is a failure.
@@ -56,6 +64,7 @@ static spops_status size_schedules(spops_context *ctx, const char *call, spops_s
         s->num_taps = (int32_t)conv->relation.num_keys;
         s->max_tiles = spops_igemm_tiles_of(conv->relation.sides[side].max_rows);
         s->max_records = s->max_tiles * s->num_taps;
+        s->taps_a_row = known_taps_a_row(&conv->relation, side);
     }
     spops_tapconv_size_igemm(ctx, conv);
     return SPOPS_STATUS_OK;

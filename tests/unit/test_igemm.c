@@ -36,7 +36,7 @@ typedef struct product_case {
     product_shape shape;
     int32_t *table; // [rows][num_taps]
     spops_igemm_schedule schedule;
-    void *arrays[8]; // of the schedule, and what it is made of
+    void *arrays[12]; // of the schedule, and what it is made of
     int num_arrays;
     guarded x, w, out;
     float *expected; // [rows][out_channels]
@@ -111,6 +111,13 @@ static void make_schedule(product_case *c, const int32_t *order)
     to->first = device_ints(c, NULL, to->max_tiles + 1);
     to->out_rows = device_ints(c, NULL, to->max_tiles * SPOPS_IGEMM_TILE_ROWS);
     to->records = device_ints(c, NULL, to->max_records * SPOPS_IGEMM_RECORD_INTS);
+    if (s->num_taps <= 32) {
+        const int64_t max_pairs = (to->max_tiles + 1) / 2;
+        to->pair_totals = device_ints(c, NULL, 2);
+        to->pairs = device_ints(c, NULL, max_pairs * 4);
+        to->pair_first = device_ints(c, NULL, max_pairs + 1);
+        to->group_taps = device_ints(c, NULL, max_pairs * 4);
+    }
     int32_t *const sources[] = {test_upload_i32(c->d, &num_rows, 1),
                                 test_upload_i32(c->d, c->table, s->rows * s->num_taps),
                                 test_upload_i32(c->d, (const int32_t *)masks, s->rows * words),
@@ -194,6 +201,34 @@ static void check_every_tile(test_device *d, product_case *c, const spops_igemm_
     }
 }
 
+// Sums that are whole have the same bits in tiles and in pairs of tiles; those in parts, the same each time.
+static void check_pairs(test_device *d, product_case *c, const spops_igemm_args *args, int repeats,
+                        const char *what)
+{
+    unsigned char *bits[2] = {NULL, NULL}; // shared, whole
+    if (d->ctx->info.compute_capability != 90) return;
+    for (int32_t v = 1; v <= SPOPS_IGEMM_NUM_TILES; ++v) {
+        if (spops_igemm_pair_columns(v) < c->shape.out_channels) continue;
+        for (int n = 0; n < 2 * repeats + 1; ++n) {
+            spops_igemm_args forced = *args;
+            const int whole = n % 2;
+            forced.whole_sums = whole;
+            forced.tile = n == 1 ? spops_igemm_single_tile(v) : v;
+            guarded_poison(&c->out, 0xff);
+            guarded_upload(&c->out);
+            test_expect_ok(d->ctx, d->ctx->backend->igemm(d->ctx, &forced), what);
+            test_wait(d);
+            guarded_download(&c->out);
+            if (bits[whole] != NULL)
+                guarded_check_bits(&c->out, bits[whole], what);
+            else
+                bits[whole] = guarded_elements(&c->out);
+        }
+        free(bits[0]), free(bits[1]);
+        bits[0] = bits[1] = NULL;
+    }
+}
+
 static void check_product(test_device *d, const product_shape *shape, spops_dtype dtype,
                           uint64_t stream, int repeats)
 {
@@ -257,6 +292,7 @@ static void check_product(test_device *d, const product_shape *shape, spops_dtyp
         check_sums(&c, bound, 0, what);
         bits = guarded_elements(&c.out);
     }
+    check_pairs(d, &c, &args, repeats < 3 ? 2 : 3, what);
     check_every_tile(d, &c, &args, bound, what);
     free(bits), free(x), free(w), free(c.expected), free(c.table), free(order);
     guarded_destroy(&c.x), guarded_destroy(&c.w), guarded_destroy(&c.out);
@@ -304,6 +340,35 @@ ParameterizedTest(struct case_param *p, igemm, products, .timeout = 900)
                                          .mirrored = n % 3 == 0};
             check_product(&d, &shape, (spops_dtype)p->dtype, ++stream, 1);
         }
+    test_close(&d);
+}
+
+// Tiles in pairs, alone and shared: one tile, an odd number, a tile without taps, rows of one to seven stages.
+ParameterizedTestParameters(igemm, pairs)
+{
+    return every_dtype();
+}
+ParameterizedTest(struct case_param *p, igemm, pairs, .timeout = 900)
+{
+    static const int64_t outs[] = {96, 128, 72, 104}, ins[] = {64, 128, 96, 48, 256, 424};
+    static const int64_t all_rows[] = {1, 300, 129, 1100, 128, 1500, 640};
+    static const int32_t taps[] = {27, 32, 8, 1, 9};
+    uint64_t stream = case_number(p) << 32 | UINT64_C(1) << 30;
+    test_device d;
+    if (!open_for(&d, p)) return;
+    for (int n = 0; n < (test_quick() ? 12 : 60); ++n) {
+        const int32_t num_taps = taps[n % 5];
+        const int records = 1 + (int)(n * 7 % num_taps);
+        const product_shape shape = {.num_taps = num_taps,
+                                     .records = records,
+                                     .rows = all_rows[n % 7],
+                                     .in_channels = ins[n % 6],
+                                     .out_channels = outs[n / 2 % 4],
+                                     .transposed = n % 2 != 0,
+                                     .mirrored = n % 3 == 0,
+                                     .spread = n % 4 == 0 ? 12 : 0};
+        check_product(&d, &shape, (spops_dtype)p->dtype, ++stream, 1);
+    }
     test_close(&d);
 }
 

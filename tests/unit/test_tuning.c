@@ -197,6 +197,52 @@ Test(tuning, searches)
 
 // ---- Tiles of implicit GEMM ---------------------------------------------------------------------
 
+// The sets that were measured, and what comes next to a bound.
+Test(tuning, pairs_of_tiles)
+{
+    static const struct {
+        int64_t tiles, row_bytes, cols;
+        int32_t taps_a_row;
+        bool whole;
+        int32_t tile, single, f32; // single: where there are no pairs; f32: of those rows
+    } rows[] = {{225, 256, 128, 13, false, 20, 4, 4},   {225, 192, 96, 13, false, 19, 18, 18},
+                {225, 128, 128, 13, false, 4, 4, 4},    {225, 256, 128, 0, false, 20, 4, 4},
+                {225, 256, 65, 13, false, 19, 18, 18},  {225, 256, 64, 13, false, 2, 2, 2},
+                {225, 256, 129, 13, false, 5, 5, 5},    {225, 256, 128, 13, true, 4, 4, 4},
+                {395, 130, 128, 0, false, 20, 4, 4},    {395, 256, 256, 4, false, 5, 5, 5},
+                {396, 256, 256, 14, false, 22, 22, 5},  {396, 256, 128, 7, false, 21, 21, 4},
+                {396, 256, 96, 7, false, 18, 18, 18},   {396, 256, 128, 8, false, 20, 4, 4},
+                {396, 128, 128, 8, false, 4, 4, 4},     {396, 128, 128, 7, false, 21, 21, 4},
+                {396, 512, 128, 4, false, 20, 21, 4},   {396, 510, 128, 4, false, 21, 21, 4},
+                {396, 512, 128, 0, true, 21, 21, 4},    {1055, 256, 128, 8, true, 4, 4, 4},
+                {1055, 128, 128, 14, false, 4, 4, 4},   {1056, 128, 128, 0, false, 20, 21, 4},
+                {1056, 66, 96, 0, true, 19, 18, 18},    {100000, 256, 128, 4, true, 20, 21, 4},
+                {100000, 256, 256, 4, false, 22, 22, 5}};
+    for (size_t i = 0; i < COUNT(rows); ++i) {
+        spops_igemm_case at = {.max_tiles = rows[i].tiles,
+                               .cols = rows[i].cols,
+                               .num_processors = 132,
+                               .sm90 = true,
+                               .records = true,
+                               .whole = rows[i].whole,
+                               .has_pairs = true,
+                               .row_bytes = rows[i].row_bytes,
+                               .taps_a_row = rows[i].taps_a_row};
+        cr_assert_eq(spops_igemm_tile(&at), rows[i].tile, "row %zu", i);
+        at.has_pairs = false;
+        cr_assert_eq(spops_igemm_tile(&at), rows[i].single, "row %zu", i);
+        at.f32 = true;
+        cr_assert_eq(spops_igemm_tile(&at), rows[i].f32, "row %zu", i);
+    }
+    cr_assert_eq(spops_igemm_pair_cost(395, 132), 2);
+    cr_assert_eq(spops_igemm_pair_cost(396, 132), 4);
+    for (int32_t n = 1; n <= SPOPS_IGEMM_NUM_TILES; ++n) {
+        const int32_t single = spops_igemm_single_tile(n);
+        cr_assert_eq(single != n, spops_igemm_pair_columns(n) > 0);
+        cr_assert_eq(spops_igemm_kernel_of(single), spops_igemm_kernel_of(n));
+    }
+}
+
 Test(tuning, every_product_has_a_tile_of_its_kind)
 {
     static const int64_t columns[] = {1, 32, 33, 64, 65, 128, 129, 256, 257, 1000};
@@ -205,8 +251,12 @@ Test(tuning, every_product_has_a_tile_of_its_kind)
          ++kind) // rows of groups, of a map, of lists, on sm_80 and on sm_90
         for (size_t c = 0; c < COUNT(columns); ++c)
             for (size_t t = 0; t < COUNT(tiles); ++t) {
-                const spops_igemm_case at = {tiles[t],     columns[c],    132,  kind >= 3,
-                                             kind % 3 > 0, kind % 3 == 2, false};
+                const spops_igemm_case at = {.max_tiles = tiles[t],
+                                             .cols = columns[c],
+                                             .num_processors = 132,
+                                             .sm90 = kind >= 3,
+                                             .records = kind % 3 > 0,
+                                             .adds = kind % 3 == 2};
                 spops_igemm_case whole = at;
                 whole.whole = at.records;
                 const spops_igemm_kernel expected = !at.sm90  ? SPOPS_IGEMM_SM80
@@ -218,16 +268,28 @@ Test(tuning, every_product_has_a_tile_of_its_kind)
     // Sums that are whole: narrower tiles where there are fewer.
     static const int64_t few_tiles[] = {30, 30, 75, 75, 167, 537, 537};
     static const int64_t of_columns[] = {128, 256, 128, 256, 256, 128, 256};
-    static const int32_t expected_tile[] = {1, 3, 3, 4, 4, 4, 5};
+    static const int32_t expected_tile[] = {1, 3, 3, 4, 4, 21, 22};
     for (size_t i = 0; i < COUNT(few_tiles); ++i) {
-        const spops_igemm_case at = {few_tiles[i], of_columns[i], 132, true, true, false, true};
+        const spops_igemm_case at = {.max_tiles = few_tiles[i],
+                                     .cols = of_columns[i],
+                                     .num_processors = 132,
+                                     .sm90 = true,
+                                     .records = true,
+                                     .whole = true};
         cr_assert_eq(spops_igemm_tile(&at), expected_tile[i], "%d", (int)i);
     }
     // Rows added first: the number of tiles decides nothing where sums are whole.
     for (size_t c = 0; c < COUNT(columns); ++c)
         for (size_t t = 1; t < COUNT(tiles); ++t) {
-            const spops_igemm_case few = {tiles[0], columns[c], 132, true, true, true, true};
-            const spops_igemm_case many = {tiles[t], columns[c], 132, true, true, true, true};
+            const spops_igemm_case few = {.max_tiles = tiles[0],
+                                          .cols = columns[c],
+                                          .num_processors = 132,
+                                          .sm90 = true,
+                                          .records = true,
+                                          .adds = true,
+                                          .whole = true};
+            spops_igemm_case many = few;
+            many.max_tiles = tiles[t];
             cr_assert_eq(spops_igemm_tile(&few), spops_igemm_tile(&many));
         }
     for (int units = 0; units < 2; ++units)
@@ -254,8 +316,8 @@ Test(tuning, tiles_of_products_are_numbered)
     const int32_t next = SPOPS_IGEMM_NUM_TILES + 1;
     static const int32_t numbers[] = {
 #define SPOPS_TILE(number, ...) number,
-        SPOPS_IGEMM_SM90_TILES(SPOPS_TILE) SPOPS_IGEMM_SM80_TILES(SPOPS_TILE)
-            SPOPS_IGEMM_WGRAD_TILES(SPOPS_TILE)
+        SPOPS_IGEMM_SM90_TILES(SPOPS_TILE) SPOPS_IGEMM_SM90_PAIRS(SPOPS_TILE)
+            SPOPS_IGEMM_SM80_TILES(SPOPS_TILE) SPOPS_IGEMM_WGRAD_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
     };
     expect_each_once(numbers, COUNT(numbers));

@@ -68,6 +68,12 @@ __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap *map, in
                  : "memory");
 }
 
+// A tensor map that copies will soon be made from.
+__device__ __forceinline__ void prefetch_tensor_map(const CUtensorMap *map)
+{
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
 // Barrier `id` of the block, 1 to 15, for so many of its threads.
 template <int THREADS> __device__ __forceinline__ void named_barrier_wait(int id)
 {
