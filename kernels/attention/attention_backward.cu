@@ -2,6 +2,8 @@
 // Gradients of attention: the order of passes, what they keep in the workspace, and which kernels
 // serve the arguments.
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 
 #include "core/memory.h"
 #include "kernels/attention/attention_backward_bias.cuh"
@@ -24,12 +26,38 @@ struct backward_workspace {
     float *grad_q, *grad_k, *grad_v;                   // [entries][heads * dim]
     float *table_parts;                                // [tiles][heads][bins]
     float *weights[SPOPS_ATTENTION_NUM_TURNED];        // [attention_norm_blocks][heads][dim]
+    float *sums;                                       // as attention_five_params has them
+    int *counts, *taken;
 };
+
+// The switch of this branch: SPOPS_ATTENTION_FIVE=variant[,ways[,inner[,flags]]]. Variant 0: keys and queries
+// have a pass each; ways, inner, 0: as the patches are.
+struct five_switch {
+    int variant = 0, ways = 0, inner = 0, flags = 0;
+};
+
+five_switch read_switch()
+{
+    five_switch s;
+    const char *const text = getenv("SPOPS_ATTENTION_FIVE");
+    if (text != nullptr) sscanf(text, "%d,%d,%d,%d", &s.variant, &s.ways, &s.inner, &s.flags);
+    return s;
+}
+
+// Of 64 columns, of the rows of a pass for keys and queries; 0: there is none.
+int five_lines(const spops_context *ctx, const spops_attention_scratch_args &a)
+{
+    const bool taken = read_switch().variant > 0 && attention_case_of(ctx, &a).sm90 &&
+                       spops_dtype_bytes(a.dtype) == 2 && a.dim % 8 == 0 && a.dim > 32 &&
+                       a.dim <= 128 && a.patches->max_queries > 0 && a.patches->max_keys > 0;
+    return !taken ? 0 : a.dim <= 64 ? 1 : 2;
+}
 
 // Blocks of attention_norm_finish_kernel to a head.
 constexpr int64_t attention_norm_blocks = 128;
 
-backward_workspace carve_workspace(const spops_attention_scratch_args *a, spops_carver *c)
+backward_workspace carve_workspace(const spops_context *ctx, const spops_attention_scratch_args *a,
+                                   spops_carver *c)
 {
     const spops_patch_arrays *patches = a->patches;
     const int64_t cols = (int64_t)a->heads * a->dim;
@@ -61,6 +89,10 @@ backward_workspace carve_workspace(const spops_attention_scratch_args *a, spops_
         w.table_parts =
             (float *)carve(true, patches->max_q_tiles[SPOPS_PATCH_TILE_64] * parts * a->heads,
                            spops_attention_table_rows(a->bias_range), sizeof(float));
+    const int64_t lines = (int64_t)five_lines(ctx, *a) * a->heads;
+    w.sums = (float *)carve(lines > 0, patches->max_queries, lines * 64, sizeof(float));
+    w.counts = (int *)carve(lines > 0, patches->max_queries, lines, sizeof(int));
+    w.taken = (int *)carve(lines > 0, 1, 1, sizeof(int));
     return w;
 }
 
@@ -82,6 +114,7 @@ template <class T> struct backward_call {
     attention_rows q, k, v, grad_o; // q and k as turned
     spops_attention_scratch_args sizes;
     int32_t tiles[2]; // by attention_side
+    int lines;        // of the pass for keys and queries; 0: each has its own
 
     backward_call(spops_context *context, const spops_attention_backward_args *arguments,
                   const backward_workspace &workspace)
@@ -95,6 +128,11 @@ template <class T> struct backward_call {
     {
         for (const attention_side side : {OWN_KEYS, OWN_QUERIES})
             tiles[side] = tile_of(params(side, SPOPS_PATCH_TILE_64));
+        bool sm90 =
+            wants(SPOPS_ATTENTION_Q) && (wants(SPOPS_ATTENTION_K) || args->grad_v.data != nullptr);
+        for (int32_t tile : tiles)
+            sm90 = sm90 && tile != 0 && attention_kernel_of(tile) == SPOPS_ATTENTION_SM90;
+        lines = sm90 ? five_lines(ctx, sizes) : 0;
     }
 
     spops_status delta()
@@ -115,6 +153,11 @@ template <class T> struct backward_call {
         while (d.lanes < 8 && d.lanes * chunk < d.dim)
             d.lanes *= 2;
         d.wide = d.dim % chunk == 0 && is_aligned(d.o, 16) && is_aligned(d.grad_o, 16);
+        if (lines > 0) {
+            d.counts = w.counts;
+            d.lines = lines;
+            d.taken = w.taken;
+        }
         return launch(ctx, "attention_execute_backward: delta", attention_delta_kernel<T>,
                       dim3(blocks_for(patches->max_queries, attention_delta_entries).x,
                            blocks_for(d.heads, attention_delta_heads).x),
@@ -198,6 +241,47 @@ template <class T> struct backward_call {
             dim3((unsigned)(max_tiles * kernel.blocks_of_tile * p.heads),
                  kernel.splits && side == OWN_KEYS ? 2 : 1),
             kernel.threads, kernel.shared_bytes(p), p);
+    }
+
+    // Keys and queries, as far as sums of grad_q.
+    spops_status products_together()
+    {
+        const five_switch s = read_switch();
+        attention_five_params p = {};
+        p.keys = params(OWN_KEYS, SPOPS_PATCH_TILE_128);
+        p.own_offsets = patches->k_offsets;
+        p.sums = w.sums;
+        p.counts = w.counts;
+        p.taken = w.taken;
+        // Short patches: blocks that add to the same sums begin apart. Long ones: sums of all heads do not
+        // fit the cache.
+        const int64_t keys = patches->max_keys / patches->max_patches;
+        const int64_t sums = patches->max_queries / patches->max_patches * lines * 64 * 8;
+        p.ways = s.ways > 0 ? s.ways : keys <= 2048 ? 4 : 1;
+        p.inner = s.inner > 0 ? s.inner : sums * p.keys.heads <= 24 << 20 ? p.keys.heads : 1;
+        if (p.keys.heads % p.inner != 0) p.inner = 1;
+        p.flags = s.flags;
+#ifdef SPOPS_SM90A
+        if constexpr (sizeof(T) == 2) {
+            SPOPS_TRY(launch_attention_backward_five<T>(
+                ctx, p, patches->max_k_tiles[SPOPS_PATCH_TILE_128], lines, s.variant));
+            attention_five_finish_params f = {};
+            f.rows = patches->q_rows;
+            f.num_entries = &patches->state->num_queries;
+            f.sums = w.sums;
+            f.lse = w.lse;
+            f.query_entries = patches->max_queries;
+            f.to = result(args->grad_q, w.grad_q, true);
+            f.heads = p.keys.heads;
+            f.lines = lines;
+            f.dim = p.keys.dim;
+            f.scale = p.keys.scale;
+            return launch(ctx, "attention_execute_backward: sums", attention_five_finish_kernel<T>,
+                          blocks_for(patches->max_queries, attention_pass_threads / 8),
+                          attention_pass_threads, f);
+        }
+#endif
+        return SPOPS_STATUS_OK;
     }
 
     attention_finish_params finish_params(const spops_attention_view &view, const float *parts,
@@ -356,14 +440,14 @@ template <class T> struct backward_call {
         SPOPS_TRY(delta());
         SPOPS_TRY(turn_rows<T>(ctx, &args->forward, q, k));
         if (wants(SPOPS_ATTENTION_K) || args->grad_v.data != nullptr) {
-            SPOPS_TRY(products(OWN_KEYS));
+            SPOPS_TRY(lines > 0 ? products_together() : products(OWN_KEYS));
             SPOPS_TRY(finish_turned(SPOPS_ATTENTION_K));
             SPOPS_TRY(finish(args->grad_v, w.grad_v, true, false));
             SPOPS_TRY(zero(patches->k_rest, &patches->state->num_k_rest, args->forward.kv_heads,
                            args->grad_k, &args->grad_v));
         }
         if (wants(SPOPS_ATTENTION_Q) || args->grad_table != nullptr) {
-            SPOPS_TRY(products(OWN_QUERIES));
+            if (lines == 0) SPOPS_TRY(products(OWN_QUERIES));
             SPOPS_TRY(finish_turned(SPOPS_ATTENTION_Q));
             SPOPS_TRY(zero(patches->q_rest, &patches->state->num_q_rest, args->forward.heads,
                            args->grad_q, nullptr));
@@ -380,8 +464,13 @@ spops_status prepare(spops_context *ctx, const spops_attention_scratch_args *arg
     return prepare_attention_tiles(at, args->tile, [&](int32_t tile) -> spops_status {
 #ifdef SPOPS_SM90A
         if constexpr (sizeof(T) == 2)
-            if (attention_kernel_of(tile) == SPOPS_ATTENTION_SM90)
+            if (attention_kernel_of(tile) == SPOPS_ATTENTION_SM90) {
+                const int lines = five_lines(ctx, *args);
+                if (lines > 0)
+                    SPOPS_TRY(
+                        prepare_attention_backward_five<T>(ctx, lines, read_switch().variant));
                 return prepare_attention_backward_sm90<T>(ctx, tile);
+            }
 #endif
         const attention_backward_kernel kernel = attention_backward_of_tile<T>(tile);
         if (kernel.rows_bytes > (size_t)ctx->block_shared_bytes) return SPOPS_STATUS_OK;
@@ -418,12 +507,12 @@ extern "C" int32_t spops_cuda_attention_tile(const spops_context *ctx,
     return tile;
 }
 
-extern "C" size_t spops_cuda_attention_scratch_bytes(spops_context *,
+extern "C" size_t spops_cuda_attention_scratch_bytes(spops_context *ctx,
                                                      const spops_attention_scratch_args *args)
 {
     if (!args->backward) return attention_forward_bytes(args);
     spops_carver carver = {};
-    carve_workspace(args, &carver);
+    carve_workspace(ctx, args, &carver);
     return carver.used;
 }
 
@@ -433,7 +522,7 @@ extern "C" spops_status spops_cuda_attention_backward(spops_context *ctx,
     const spops_attention_args *a = &args->forward;
     const spops_attention_scratch_args sizes = spops_attention_scratch_args_of(a, true);
     spops_carver carver = {static_cast<char *>(a->workspace), 0};
-    const backward_workspace w = carve_workspace(&sizes, &carver);
+    const backward_workspace w = carve_workspace(ctx, &sizes, &carver);
     return with_dtype(a->q.dtype, [&](auto tag) {
         typedef typename decltype(tag)::type T;
         return backward_call<T>(ctx, args, w).run();
