@@ -157,6 +157,7 @@ template <class T> struct backward_call {
             d.counts = w.counts;
             d.lines = lines;
             d.taken = w.taken;
+            d.sums = w.sums;
         }
         return launch(ctx, "attention_execute_backward: delta", attention_delta_kernel<T>,
                       dim3(blocks_for(patches->max_queries, attention_delta_entries).x,
@@ -269,7 +270,6 @@ template <class T> struct backward_call {
             f.rows = patches->q_rows;
             f.num_entries = &patches->state->num_queries;
             f.sums = w.sums;
-            f.lse = w.lse;
             f.query_entries = patches->max_queries;
             f.to = result(args->grad_q, w.grad_q, true);
             f.heads = p.keys.heads;

@@ -96,6 +96,12 @@ __device__ __forceinline__ void store_release(int *to, int v)
     asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(to), "r"(v) : "memory");
 }
 
+// A descriptor of what lies so many bytes further, multiples of 16. Its address does not carry.
+__device__ __forceinline__ uint64_t moved(uint64_t descriptor, int bytes)
+{
+    return (descriptor & ~0xFFFFFFFFull) | ((uint32_t)descriptor + bytes / 16);
+}
+
 // ---- A block ------------------------------------------------------------------------------------
 
 // DIM columns (64, 128), STAGES stages of queries, SUM_BUFFERS places for sums of grad_q. OVERLAP: the
@@ -429,12 +435,12 @@ template <class P, class T> struct attention_five_group {
                                           uint32_t streamed) const
     {
         constexpr uint64_t form = descriptor(P::form, 0, 8 * P::line);
+        const uint64_t a = at_address(form, own), b = at_address(form, streamed);
 #pragma unroll
         for (int d = 0; d < D / 16; ++d) {
             const int in_line = d % 4 * 32, lines = d / 4 * P::line;
-            wgmma<E, S, ALONG_K, ALONG_K>::run(sum, at_address(form, own + lines * 64 + in_line),
-                                               at_address(form, streamed + lines * S + in_line),
-                                               d > 0);
+            wgmma<E, S, ALONG_K, ALONG_K>::run(sum, moved(a, lines * 64 + in_line),
+                                               moved(b, lines * S + in_line), d > 0);
         }
         wgmma_commit();
     }
@@ -443,10 +449,11 @@ template <class P, class T> struct attention_five_group {
                                         uint32_t streamed, bool begun) const
     {
         constexpr uint64_t form = descriptor(P::form, S * P::line, 8 * P::line);
+        const uint64_t b = at_address(form, streamed);
 #pragma unroll
         for (int s = 0; s < S / 16; ++s)
-            wgmma_left<E, D, ACROSS_K>::run(
-                sum, left[s], at_address(form, streamed + s * 16 * P::line), begun || s > 0);
+            wgmma_left<E, D, ACROSS_K>::run(sum, left[s], moved(b, s * 16 * P::line),
+                                            begun || s > 0);
     }
     // The same of slopes in shared memory.
     __device__ __forceinline__ void add_shared(float (&sum)[D / 2], uint32_t slopes,
@@ -454,25 +461,27 @@ template <class P, class T> struct attention_five_group {
     {
         constexpr uint64_t form = descriptor(P::form, 0, 8 * P::line);
         constexpr uint64_t across = descriptor(P::form, S * P::line, 8 * P::line);
-        const uint32_t left = slopes + uniform((uint32_t)group) * 64 * P::line;
+        const uint64_t a = at_address(form, slopes + uniform((uint32_t)group) * 64 * P::line);
+        const uint64_t b = at_address(across, streamed);
 #pragma unroll
         for (int s = 0; s < S / 16; ++s)
-            wgmma<E, D, ALONG_K, ACROSS_K>::run(
-                sum, at_address(form, left + s / 4 * P::own * P::line + s % 4 * 32),
-                at_address(across, streamed + s * 16 * P::line), begun || s > 0);
+            wgmma<E, D, ALONG_K, ACROSS_K>::run(sum,
+                                                moved(a, s / 4 * P::own * P::line + s % 4 * 32),
+                                                moved(b, s * 16 * P::line), begun || s > 0);
     }
     // This warpgroup's sums of grad_q, of the stage whose slopes lie there.
     __device__ __forceinline__ void begin_queries(float (&sum)[32], uint32_t from) const
     {
         constexpr uint64_t form = descriptor(P::form, 64 * P::line, 8 * P::line);
         const uint32_t half = uniform((uint32_t)group);
-        const uint32_t a = from + (P::LINES == 1 ? half * P::own * P::line : 0);
-        const uint32_t b = block.own(0) + (P::LINES == 1 ? 0 : half * 64 * P::line);
+        const uint64_t a = at_address(form, from + (P::LINES == 1 ? half * P::own * P::line : 0));
+        const uint64_t b =
+            at_address(form, block.own(0) + (P::LINES == 1 ? 0 : half * 64 * P::line));
 #pragma unroll
         for (int k = 0; k < P::own / 16; ++k)
             wgmma<E, 64, ACROSS_K, ACROSS_K>::run(
-                sum, at_address(form, a + k * 16 * P::line),
-                at_address(form, b + k / 4 * 2 * P::own_bytes + k % 4 * 16 * P::line), k > 0);
+                sum, moved(a, k * 16 * P::line),
+                moved(b, k / 4 * 2 * P::own_bytes + k % 4 * 16 * P::line), k > 0);
         wgmma_commit();
     }
 

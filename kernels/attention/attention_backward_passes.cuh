@@ -45,6 +45,7 @@ struct attention_delta_params {
     bool wide;   // 16 bytes of grad_o and o at a time
     int *counts; // [heads][lines][query_entries], and one: all become 0; may be null
     int lines, *taken;
+    float *sums; // [heads][lines][query_entries][64]; becomes 0 where nothing may be added
 };
 
 constexpr int attention_delta_entries = 32, attention_delta_heads = 64; // of a block
@@ -103,9 +104,14 @@ __global__ void __launch_bounds__(attention_pass_threads)
         p.delta[to] = deltas[head][entry];
         p.lse[to] = lses[head][entry];
         if (p.counts == nullptr) continue;
-        for (int line = 0; line < p.lines; ++line)
-            p.counts[((int64_t)(first_head + head) * p.lines + line) * p.query_entries + first +
-                     entry] = 0;
+        for (int line = 0; line < p.lines; ++line) {
+            const int64_t at =
+                ((int64_t)(first_head + head) * p.lines + line) * p.query_entries + first + entry;
+            p.counts[at] = 0;
+            if (lses[head][entry] != INFINITY) continue;
+            for (int c = 0; c < 64; ++c)
+                p.sums[at * 64 + c] = 0.0f;
+        }
     }
     if (p.taken != nullptr && blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *p.taken = 0;
 }
@@ -113,7 +119,7 @@ __global__ void __launch_bounds__(attention_pass_threads)
 // Sums of grad_q as attention_five_params has them, to rows or by entry.
 struct attention_five_finish_params {
     const int *rows, *num_entries;
-    const float *sums, *lse;
+    const float *sums;
     int64_t query_entries;
     attention_result to;
     int heads, lines, dim;
@@ -137,11 +143,9 @@ __global__ void __launch_bounds__(attention_pass_threads)
             p.sums + (line * p.query_entries + entry) * 64 + (piece ^ (int)(entry % 4)) * 8);
         const float4 a = from[0], b = from[1];
         float v[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-        // Where no key is met, nothing was added.
-        const bool empty = __ldg(p.lse + head * p.query_entries + entry) == INFINITY;
 #pragma unroll
         for (int i = 0; i < 8; ++i)
-            v[i] = empty ? 0.0f : v[i] * p.scale;
+            v[i] *= p.scale;
         const int64_t at = row * p.to.row + head * p.to.head + col;
         if (p.to.f32) {
             float *const to = static_cast<float *>(p.to.data) + at;
