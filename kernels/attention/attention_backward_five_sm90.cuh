@@ -14,6 +14,7 @@
 //
 //     barrier           arrivals                        means
 //     stage full        2 x 32 lanes' copies            queries, lse and delta are there
+//     scalars empty     8                               lse and delta have been read
 //     stage empty       8 (a lane of each warp)         its products have ended
 //     own full, empty   2 x 32 copies; 8                the same of keys
 //     slopes full       8                               both warpgroups have written ds of a stage
@@ -132,12 +133,14 @@ struct attention_five_policy {
     static constexpr int slopes_at = stages_at + STAGES * stage_bytes;
     static constexpr int sums_at = slopes_at + 2 * slopes_bytes;
     static constexpr int scalars_at = sums_at + groups * SUM_BUFFERS * sums_bytes;
-    static constexpr int items_at = scalars_at + STAGES * scalars_bytes;
+    static constexpr int items_at = scalars_at + 2 * scalars_bytes;
     static constexpr int barriers_at = items_at + 2 * 32;
+    static constexpr int used_bytes =
+        barriers_at + barrier_ring::bytes * (STAGES + 2 + 1 + 2 + groups * SUM_BUFFERS + 2);
+    static constexpr int most_bytes = 227 * 1024; // of a block of sm_90
     static constexpr int shared_bytes =
-        barriers_at + barrier_ring::bytes * (STAGES + 1 + 2 + groups * SUM_BUFFERS + 2) +
-        stage_alignment;
-    static_assert(shared_bytes <= 227 * 1024, "a block of sm_90");
+        used_bytes + stage_alignment < most_bytes ? used_bytes + stage_alignment : most_bytes;
+    static_assert(used_bytes <= most_bytes, "where shared memory begins aligned");
 };
 
 template <class P> struct attention_five_block {
@@ -153,12 +156,13 @@ template <class P> struct attention_five_block {
     {
         return base + P::sums_at + (group * P::SUM_BUFFERS + i) * P::sums_bytes;
     }
-    // lse of a stage, then delta.
-    __device__ uint32_t scalars(int s) const { return base + P::scalars_at + s * P::scalars_bytes; }
+    // lse of every other stage, then delta.
+    __device__ uint32_t scalars(int i) const { return base + P::scalars_at + i * P::scalars_bytes; }
     __device__ uint32_t item(int i) const { return base + P::items_at + i * 32; }
 
     __device__ barrier_ring stages() const { return {base + P::barriers_at}; }
-    __device__ barrier_ring owns() const { return {stages().full(P::STAGES)}; }
+    __device__ barrier_ring scalars_ring() const { return {stages().full(P::STAGES)}; }
+    __device__ barrier_ring owns() const { return {scalars_ring().full(2)}; }
     __device__ barrier_ring slopes_ring() const { return {owns().full(1)}; }
     __device__ barrier_ring sums_ring(int group) const
     {
@@ -169,6 +173,7 @@ template <class P> struct attention_five_block {
     __device__ void init() const
     {
         stages().init(P::STAGES, 32 * P::gather_warps, 4 * P::groups);
+        scalars_ring().init(2, 1, 4 * P::groups); // those that are full are so with the stage
         owns().init(1, 32 * P::gather_warps, 4 * P::groups);
         slopes_ring().init(2, 4 * P::groups, 4 * P::groups);
         for (int group = 0; group < P::groups; ++group)
@@ -292,7 +297,7 @@ __device__ void attention_five_gather(const attention_five_params &params,
     const attention_backward_params &p = params.keys;
     const attention_five_list list = {params, *p.num_tiles};
     ring_position<P::STAGES> stage;
-    ring_position<2> slot, published;
+    ring_position<2> scalar, slot, published;
     uint32_t own_parity = 1;
     const auto take = [&] { return lane == 0 ? atomicAdd(params.taken, 1) : 0; };
     if (warp == 0) publish_item(block, published, list.find(__shfl_sync(~0u, take(), 0)), lane);
@@ -333,7 +338,8 @@ __device__ void attention_five_gather(const attention_five_params &params,
             barrier_wait(block.stages().empty(stage.at), stage.empty_parity());
             attention_five_copy<P, share>(p, block.stage(stage.at), warp * share, index, num,
                                           item.head, lane);
-            const uint32_t scalars = block.scalars(stage.at) + warp * share * 4;
+            barrier_wait(block.scalars_ring().empty(scalar.at), scalar.empty_parity());
+            const uint32_t scalars = block.scalars(scalar.at) + warp * share * 4;
             const int64_t first = item.head * p.query_entries + item.streamed + from;
 #pragma unroll
             for (int i = 0; i < share / 32; ++i) {
@@ -344,6 +350,7 @@ __device__ void attention_five_gather(const attention_five_params &params,
             }
             barrier_arrive_copies(block.stages().full(stage.at));
             stage.advance();
+            scalar.advance();
         }
     }
     copy_async_wait_all();
@@ -383,12 +390,13 @@ __device__ void attention_five_add(const attention_five_params &p,
                     else
                         bulk_add(to, block.sums(group, at.at), rows * 256);
                     bulk_close();
-                    bulk_wait_read();
                 }
-                barrier_arrive(ring.empty(at.at));
+                // Meanwhile: may those of the next step be added?
                 seen = 0;
                 if (item.rank > 0 && item.tile.w - (step + 1) * P::QUERIES - first > 0)
-                    seen = load_acquire(count + P::QUERIES); // while the sums land
+                    seen = load_acquire(count + P::QUERIES);
+                bulk_wait_read();
+                barrier_arrive(ring.empty(at.at));
                 if (rows > 0 && !(p.flags & ATTENTION_FIVE_NO_SUMS)) {
                     bulk_wait();
                     fence_for_bulk();
@@ -571,7 +579,8 @@ template <class P, class T> struct attention_five_group {
         const int at = uniform(stage.at);
         const uint32_t q = block.stage(at), grad_o = q + P::matrix_bytes;
         const uint32_t own = uniform(block.own(group));
-        const uint32_t scalars = block.scalars(at) + lane % 4 * 8;
+        const uint32_t now = uniform(steps % 2), round = steps / 2;
+        const uint32_t scalars = block.scalars(now) + lane % 4 * 8;
         barrier_wait(block.stages().full(at), stage.full_parity());
         fence_for_wgmma();
         wgmma_fence();
@@ -592,9 +601,9 @@ template <class P, class T> struct attention_five_group {
         pin_registers(u);
         uint32_t weights[S / 16][4], left_slopes[S / 16][4];
         make_slopes(weights, left_slopes, scalars);
+        release(block.scalars_ring().empty(now));
         if (cuts) cut(left_slopes, left, there);
         const barrier_ring ring = block.slopes_ring();
-        const uint32_t now = uniform(steps % 2), round = steps / 2;
         barrier_wait(ring.empty(now), round % 2 ^ 1);
         store_slopes(block.slopes(now), left_slopes);
         fence_for_wgmma();
@@ -695,6 +704,7 @@ __global__ void __launch_bounds__(P::threads, 1)
     extern __shared__ char unaligned_shared[];
     attention_five_block<P> block;
     block.base = aligned_shared(unaligned_shared);
+    if (block.base + P::used_bytes > shared_address(unaligned_shared) + P::shared_bytes) __trap();
     if (threadIdx.x == 0) block.init();
     __syncthreads();
     run_roles<P>(
