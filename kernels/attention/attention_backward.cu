@@ -256,8 +256,9 @@ template <class T> struct backward_call {
         p.taken = w.taken;
         // Short patches: blocks that add to the same sums begin apart. Long ones: sums of all heads do not
         // fit the cache.
-        const int64_t keys = patches->max_keys / patches->max_patches;
-        const int64_t sums = patches->max_queries / patches->max_patches * lines * 64 * 8;
+        const int64_t num = std::max<int64_t>(patches->max_patches, 1);
+        const int64_t keys = patches->max_keys / num;
+        const int64_t sums = patches->max_queries / num * lines * 64 * 8;
         p.ways = s.ways > 0 ? s.ways : keys <= 2048 ? 4 : 1;
         p.inner = s.inner > 0 ? s.inner : sums * p.keys.heads <= 24 << 20 ? p.keys.heads : 1;
         if (p.keys.heads % p.inner != 0) p.inner = 1;
