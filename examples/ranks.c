@@ -5,21 +5,26 @@
  * outputs, gradients, parameters and running statistics are compared bit for bit with those of one rank.
  *
  *     ranks [--backend cpu|cuda] [--dtype f32|f16] [--width 0.125] [--levels 3] [--voxels 3000] [--ranks 2]
- *     ranks --time RANKS [...]    times of a step by RANKS ranks, and of what it exchanges
- *     --graph 1                   a step is captured once, with what it exchanges (over NCCL)
+ *     ranks --time RANKS [...]    times of a step by RANKS ranks, of its parts alone and of what it exchanges
+ *     --cloud ground|gyroid       what the voxels are of
+ *     --chunks 16                 into which the set is cut, whatever the number of ranks
  *     --nccl 1                    each rank has a GPU; else ranks share one, and rows are copied
+ *     --graph 1                   a step once more, captured with what it exchanges (over NCCL)
+ *     --timeout 60                seconds that a rank waits for others
+ *     --any-dataflow 1            plans know every way of running, also where implicit GEMM serves all
+ *     --output FILE               append what was measured, a JSON object a line; bench/scaling.py reads it
  */
 #define _POSIX_C_SOURCE 200112L
-#include "ranks/network.h"
+#include "ranks/cloud.h"
+#include "ranks/measure.h"
 
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
-enum { MAX_RANKS = 8, STEPS = 2, CHUNKS = 16 };
+enum { STEPS = 2 };
 
 static const float rate = 2e-7f;
 
@@ -27,35 +32,10 @@ typedef struct options {
     spops_backend_kind backend;
     spops_dtype dtype;
     double width;
-    int levels, ranks, time_ranks, launches, nccl, graph;
+    int levels, ranks, time_ranks, launches, nccl, graph, chunks, timeout, any_dataflow;
     int64_t voxels;
+    const char *cloud, *output;
 } options;
-
-/* ---- A made cloud -------------------------------------------------------------------------------- */
-
-typedef struct cloud {
-    int64_t n;
-    int32_t (*rows)[4];
-} cloud;
-
-/* Ground with steps, and walls on it; about `voxels` of them, as long as it takes. */
-static int make_cloud(cloud *c, int64_t voxels)
-{
-    const int32_t depth = voxels < 100000 ? 40 : 1024;
-    c->n = 0;
-    c->rows = (int32_t(*)[4])malloc((size_t)(voxels + 64) * sizeof *c->rows);
-    for (int32_t x = 0; c->rows != NULL && c->n < voxels; ++x)
-        for (int32_t y = 0; y < depth && c->n < voxels; ++y) {
-            const int32_t at[4] = {x / 7, y / 5, x / 40, 1};
-            const int32_t height = (x / 9 + y / 6) % 11 - 5, wall = x % 53 == 7 || y % 47 == 11;
-            const int32_t top = wall ? 12 : 1 + (ranks_number(at, 0, RANKS_CLOUD) > 0.5f);
-            for (int32_t z = 0; z < top && c->n < voxels; ++z) {
-                const int32_t row[4] = {0, x - 100, y - 17, height + z};
-                memcpy(c->rows[c->n++], row, sizeof row);
-            }
-        }
-    return c->rows == NULL;
-}
 
 /* ---- A rank -------------------------------------------------------------------------------------- */
 
@@ -69,15 +49,14 @@ typedef struct rank rank;
 
 typedef struct job {
     const options *o;
-    const cloud *cloud;
-    int steps, ranks, first_chunk[MAX_RANKS + 1], has_first;
+    const ranks_cloud *cloud;
+    int steps, ranks, first_chunk[RANKS_MOST + 1], has_first;
     spops_comm_group *group;
     pthread_barrier_t met; /* all ranks have a context, and rank 0 has put an id */
     uint8_t id[SPOPS_COMM_NCCL_ID_BYTES];
     rank *all;
     results r;
-    double step_ms, halo_ms, forward_ms, sums_ms, used_gb;
-    int64_t rows[MAX_RANKS], ghosts[MAX_RANKS], bytes[MAX_RANKS], chunk_bytes;
+    ranks_measured *measured; /* [ranks] */
 } job;
 
 struct rank {
@@ -97,7 +76,7 @@ static int take_rows(const rank *r, const device *d, spops_comm *comm, spops_par
                      int32_t (**rows)[4], int64_t **at, int64_t *n)
 {
     const job *j = r->j;
-    const cloud *c = j->cloud;
+    const ranks_cloud *c = j->cloud;
     const int64_t begin = c->n * r->number / j->ranks, end = c->n * (r->number + 1) / j->ranks;
     spops_partition_options o = spops_partition_options_default();
     spops_partition_info info = spops_partition_info_default();
@@ -112,7 +91,7 @@ static int take_rows(const rank *r, const device *d, spops_comm *comm, spops_par
         device_upload(d, given, c->rows[begin], bytes))
         return 1;
     SAY(d, spops_coords_create(d->ctx, 3, end - begin, given, NULL, &set));
-    o.num_chunks = CHUNKS;
+    o.num_chunks = j->o->chunks;
     o.first_chunk = j->has_first ? j->first_chunk : NULL;
     SAY(d, spops_partition_create(d->ctx, comm, set, &o, partition));
     spops_coords_destroy(set);
@@ -175,61 +154,11 @@ static int keep_results(const rank *r, const ranks_network *n, const int64_t *at
     return failed;
 }
 
-static double now_ms(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return 1e3 * (double)t.tv_sec + 1e-6 * (double)t.tv_nsec;
-}
-
 static spops_status step(ranks_network *n)
 {
     spops_status status = ranks_forward(n);
     if (status == SPOPS_STATUS_OK) status = ranks_backward(n);
     return status == SPOPS_STATUS_OK ? ranks_update(n, rate) : status;
-}
-
-/* A part of a step, for a graph. */
-typedef struct part {
-    ranks_network *n;
-    spops_status (*call)(ranks_network *);
-} part;
-
-static spops_status run_part(void *user)
-{
-    const part *p = (const part *)user;
-    return p->call(p->n);
-}
-
-/* The least time of a call of all ranks, from a common start to the end on all. The first one, which loads
-   kernels, is not captured. */
-static int time_call(const rank *r, ranks_network *n, spops_status (*call)(ranks_network *),
-                     double *least_ms)
-{
-    part p = {n, call};
-    graph *g = NULL;
-    int failed = 0;
-
-    *least_ms = 0;
-    for (int i = 0; i < r->j->o->launches + 1 && !failed; ++i) {
-        SAY(n->d, spops_comm_wait_sync(n->d->ctx, n->comm));
-        if (i == 1) {
-            g = r->j->o->graph ? graph_capture(n->d, run_part, &p, 1)
-                               : graph_plain(n->d, run_part, &p);
-            failed = g == NULL;
-        }
-        SAY(n->d, spops_comm_agree_sync(n->d->ctx, n->comm,
-                                        failed ? SPOPS_STATUS_NOT_SUPPORTED : SPOPS_STATUS_OK));
-        const double begin = now_ms();
-        if (i == 0) SAY(n->d, call(n));
-        failed = failed || (i > 0 && graph_launch(g));
-        SAY(n->d, spops_comm_wait_sync(n->d->ctx, n->comm));
-        SAY(n->d, spops_comm_barrier_sync(n->d->ctx, n->comm));
-        const double ms = now_ms() - begin;
-        if (i > 0 && (*least_ms <= 0 || ms < *least_ms)) *least_ms = ms;
-    }
-    graph_destroy(g);
-    return failed;
 }
 
 static int run_network(const rank *r, const device *d, spops_comm *comm, ranks_network *n)
@@ -238,29 +167,19 @@ static int run_network(const rank *r, const device *d, spops_comm *comm, ranks_n
     spops_partition *partition = NULL;
     int32_t(*rows)[4] = NULL;
     int64_t *at = NULL, num = 0;
-    int failed = take_rows(r, d, comm, &partition, &rows, &at, &num) ||
-                 ranks_network_create(n, d, comm, partition, num, num > 0 ? rows[0] : NULL,
-                                      j->o->width, j->o->levels, j->o->dtype);
+    const double begin = host_clock_us();
+    int failed = take_rows(r, d, comm, &partition, &rows, &at, &num);
+    const double taken = host_clock_us();
 
+    failed =
+        failed || ranks_network_create(n, d, comm, partition, num, num > 0 ? rows[0] : NULL,
+                                       j->o->width, j->o->levels, j->o->dtype, j->o->any_dataflow);
     free(rows);
     spops_partition_destroy(partition);
-    if (!failed) {
-        j->rows[r->number] = n->levels[0].info.num_owned;
-        j->ghosts[r->number] = n->levels[0].info.num_ghosts;
-        j->bytes[r->number] = n->halo_bytes;
-        if (r->number == 0) j->chunk_bytes = n->num_weights * (int64_t)sizeof(float);
-    }
-    if (!failed && j->o->time_ranks > 0) {
-        double step_ms, halo_ms, forward_ms, sums_ms;
-        failed = time_call(r, n, step, &step_ms) || time_call(r, n, ranks_forward, &forward_ms) ||
-                 time_call(r, n, ranks_halos, &halo_ms) || time_call(r, n, ranks_sums, &sums_ms);
-        if (r->number == 0) {
-            j->step_ms = step_ms;
-            j->halo_ms = halo_ms;
-            j->forward_ms = forward_ms;
-            j->sums_ms = sums_ms;
-            j->used_gb = 1e-9 * (double)device_used_bytes(d);
-        }
+    if (!failed && j->measured != NULL) {
+        j->measured[r->number].partition_ms = 1e-3 * (taken - begin);
+        failed =
+            ranks_measure(n, j->o->launches, j->o->graph && j->o->nccl, &j->measured[r->number]);
     } else if (!failed) {
         for (int i = 0; i < j->steps; ++i)
             SAY(d, step(n));
@@ -274,15 +193,17 @@ static int run_network(const rank *r, const device *d, spops_comm *comm, ranks_n
 static int join_ranks(rank *r, const device *d, spops_comm **comm)
 {
     job *j = r->j;
+    spops_comm_options o = spops_comm_options_default();
+    o.timeout_ms = 1000 * j->o->timeout;
     if (!j->o->nccl) {
-        SAY(d, spops_comm_create_threads(d->ctx, j->group, r->number, NULL, comm));
+        SAY(d, spops_comm_create_threads(d->ctx, j->group, r->number, &o, comm));
         return 0;
     }
     r->failed = r->number == 0 && spops_comm_get_nccl_id(d->ctx, j->id) != SPOPS_STATUS_OK;
     if (r->failed) fprintf(stderr, "%s\n", spops_last_error(d->ctx));
     (void)pthread_barrier_wait(&j->met);
     if (j->all[0].failed) return 1;
-    SAY(d, spops_comm_create_nccl_id(d->ctx, j->id, j->ranks, r->number, NULL, comm));
+    SAY(d, spops_comm_create_nccl_id(d->ctx, j->id, j->ranks, r->number, &o, comm));
     return 0;
 }
 
@@ -314,7 +235,7 @@ static void *run_rank(void *argument)
 
 static int run_job(job *j)
 {
-    rank ranks[MAX_RANKS];
+    rank ranks[RANKS_MOST];
     int failed = 0;
 
     memset(ranks, 0, sizeof ranks);
@@ -364,11 +285,11 @@ static void deal(job *j, int ranks, int how)
     j->ranks = ranks;
     j->has_first = how > 0;
     for (int r = 0; r <= ranks; ++r)
-        j->first_chunk[r] = r == 0 ? 0 : r == ranks ? CHUNKS : how == 1 ? (r + 1) / 2 : 0;
+        j->first_chunk[r] = r == 0 ? 0 : r == ranks ? j->o->chunks : how == 1 ? (r + 1) / 2 : 0;
 }
 
 /* Half the squared distance from the target. */
-static double loss_of(const cloud *c, const results *r)
+static double loss_of(const ranks_cloud *c, const results *r)
 {
     double loss = 0;
     for (int64_t i = 0; i < c->n; ++i)
@@ -381,7 +302,7 @@ static double loss_of(const cloud *c, const results *r)
 }
 
 /* A step makes the loss less by rate times the square of the gradient, where the step is small. */
-static int check_loss(const options *o, const cloud *c, const results *after)
+static int check_loss(const options *o, const ranks_cloud *c, const results *after)
 {
     job first = {.o = o, .cloud = c, .steps = 1};
     double expected = 0, fell, apart;
@@ -398,7 +319,7 @@ static int check_loss(const options *o, const cloud *c, const results *after)
     return !(apart < 0.1);
 }
 
-static int check(const options *o, const cloud *c)
+static int check(const options *o, const ranks_cloud *c)
 {
     static const int counts[] = {1, 2, 3, 8};
     static const char *const names[] = {"balanced", "skewed", "all rows on one rank"};
@@ -432,33 +353,121 @@ static int check(const options *o, const cloud *c)
     return wrong || moved == 0;
 }
 
-static int measure(const options *o, const cloud *c)
+/* ---- What was measured --------------------------------------------------------------------------- */
+
+static void print_measured(const job *j)
+{
+    const options *o = j->o;
+    const ranks_measured *all = j->measured;
+
+    printf("%d ranks, %lld voxels of %s in %d chunks, %d levels, width %g, %s on %s; ms, medians "
+           "of %d\n",
+           j->ranks, (long long)j->cloud->n, o->cloud, o->chunks, o->levels, o->width,
+           spops_dtype_name(o->dtype), all[0].device, o->launches);
+    for (int r = 0; r < j->ranks; ++r)
+        printf("  rank %d: %lld rows, %lld of them beside ghosts, %lld ghosts at the finest level; "
+               "made in: partition %.0f, halos %.0f, plans %.0f ms; MB: rows %.1f, plans %.1f, "
+               "parameters and gradients %.1f, all on the device %.0f\n",
+               r, (long long)all[r].owned[0], (long long)all[r].boundary[0],
+               (long long)all[r].ghosts[0], all[r].partition_ms, all[r].halos_ms, all[r].plans_ms,
+               1e-6 * (double)all[r].row_bytes, 1e-6 * (double)all[r].plan_bytes,
+               1e-6 * (double)all[r].gradient_bytes, 1e3 * all[r].used_gb);
+    printf("  %-20s%10s%10s%12s%10s   each rank's own\n", "part", "all", "least", "MB sent",
+           "GB/s");
+    for (int i = 0; i < all[0].num_parts; ++i) {
+        const ranks_part *p = &all[0].parts[i];
+        int64_t most = 0;
+        for (int r = 0; r < j->ranks; ++r)
+            if (all[r].parts[i].bytes > most) most = all[r].parts[i].bytes;
+        printf("  %-20s%10.3f%10.3f%12.3f%10.2f  ", p->name, p->median_ms, p->least_ms,
+               1e-6 * (double)most, p->median_ms > 0 ? 1e-6 * (double)most / p->median_ms : 0.0);
+        for (int r = 0; r < j->ranks; ++r)
+            printf(" %.3f", all[r].parts[i].own_ms);
+        printf("\n");
+    }
+}
+
+/* A key and a number of every rank. */
+#define EACH_RANK(key, format, value)                                                              \
+    for (int r = 0; r < j->ranks; ++r)                                                             \
+    fprintf(f, "%s" format "%s", r == 0 ? ", \"" key "\": [" : ", ", value,                        \
+            r + 1 < j->ranks ? "" : "]")
+
+static int write_measured(const job *j)
+{
+    const options *o = j->o;
+    const ranks_measured *all = j->measured;
+    FILE *f = o->output == NULL ? NULL : fopen(o->output, "a");
+
+    if (f == NULL) return o->output != NULL;
+    for (int i = -1 - o->levels; i < all[0].num_parts; ++i) {
+        const int l = -1 - i; /* a level, then one line of making it, then parts */
+        fprintf(
+            f,
+            "{\"device\": \"%s\", \"backend\": \"%s\", \"suite\": \"ranks\", \"dtype\": \"%s\", "
+            "\"ranks\": %d, \"by\": \"%s\", \"cloud\": \"%s\", \"voxels\": %lld, \"chunks\": %d, "
+            "\"width\": %g, \"levels\": %d",
+            all[0].device, o->backend == SPOPS_BACKEND_CPU ? "cpu" : "cuda",
+            spops_dtype_name(o->dtype), j->ranks, o->nccl ? "nccl" : "threads", o->cloud,
+            (long long)j->cloud->n, o->chunks, o->width, o->levels);
+        if (i >= 0) {
+            const ranks_part *p = &all[0].parts[i];
+            fprintf(f,
+                    ", \"case\": \"%s\", \"median_us\": %.1f, \"min_us\": %.1f, \"exchanges\": %d",
+                    p->name, 1e3 * p->median_ms, 1e3 * p->least_ms, p->exchanges);
+            EACH_RANK("own_us", "%.1f", 1e3 * all[r].parts[i].own_ms);
+            EACH_RANK("sent_bytes", "%lld", (long long)all[r].parts[i].bytes);
+            EACH_RANK("computed_rows", "%lld", (long long)all[r].parts[i].rows);
+        } else if (l > 0) {
+            fprintf(f, ", \"case\": \"rows of level %d\"", o->levels - l);
+            EACH_RANK("owned", "%lld", (long long)all[r].owned[o->levels - l]);
+            EACH_RANK("boundary", "%lld", (long long)all[r].boundary[o->levels - l]);
+            EACH_RANK("ghosts", "%lld", (long long)all[r].ghosts[o->levels - l]);
+            EACH_RANK("sent", "%lld", (long long)all[r].sent[o->levels - l]);
+        } else {
+            fprintf(f, ", \"case\": \"made\"");
+            EACH_RANK("partition_ms", "%.1f", all[r].partition_ms);
+            EACH_RANK("halos_ms", "%.1f", all[r].halos_ms);
+            EACH_RANK("plans_ms", "%.1f", all[r].plans_ms);
+            EACH_RANK("row_bytes", "%lld", (long long)all[r].row_bytes);
+            EACH_RANK("plan_bytes", "%lld", (long long)all[r].plan_bytes);
+            EACH_RANK("gradient_bytes", "%lld", (long long)all[r].gradient_bytes);
+            EACH_RANK("used_gb", "%.2f", all[r].used_gb);
+        }
+        fprintf(f, "}\n");
+    }
+    return fclose(f) != 0;
+}
+
+static int measure(const options *o, const ranks_cloud *c)
 {
     job j = {.o = o, .cloud = c};
+    int failed;
+
+    j.measured = (ranks_measured *)calloc((size_t)o->time_ranks, sizeof *j.measured);
     deal(&j, o->time_ranks, 0);
-    if (run_job(&j)) return 1;
-    printf("%d ranks, %lld voxels: step %.1f ms, forward %.1f ms; alone: halos %.2f ms, sums of "
-           "weights %.2f ms; %.1f GB used\n",
-           j.ranks, (long long)c->n, j.step_ms, j.forward_ms, j.halo_ms, j.sums_ms, j.used_gb);
-    for (int r = 0; r < j.ranks; ++r)
-        printf("  rank %d: %lld rows, %lld ghosts at the finest level, sends %.1f MB of ghosts a "
-               "step; "
-               "weights %.1f MB\n",
-               r, (long long)j.rows[r], (long long)j.ghosts[r], 1e-6 * (double)j.bytes[r],
-               1e-6 * (double)j.chunk_bytes);
+    failed = j.measured == NULL || run_job(&j);
+    if (!failed) {
+        print_measured(&j);
+        failed = write_measured(&j);
+    }
     free_results(&j.r);
-    return 0;
+    free(j.measured);
+    return failed;
 }
 
 int main(int argc, char **argv)
 {
     options o = {.backend = SPOPS_BACKEND_CPU, .dtype = SPOPS_DTYPE_F32, .width = 0.125};
-    cloud c;
+    ranks_cloud c;
     int failed;
 
     o.levels = 3;
     o.voxels = 3000;
     o.launches = 5;
+    o.chunks = 16;
+    o.timeout = 60;
+    o.cloud = "ground";
     for (int i = 1; i + 1 < argc; i += 2) {
         const char *value = argv[i + 1];
         if (strcmp(argv[i], "--backend") == 0)
@@ -481,13 +490,24 @@ int main(int argc, char **argv)
             o.launches = atoi(value);
         else if (strcmp(argv[i], "--nccl") == 0)
             o.nccl = atoi(value);
+        else if (strcmp(argv[i], "--chunks") == 0)
+            o.chunks = atoi(value);
+        else if (strcmp(argv[i], "--any-dataflow") == 0)
+            o.any_dataflow = atoi(value);
+        else if (strcmp(argv[i], "--timeout") == 0)
+            o.timeout = atoi(value);
+        else if (strcmp(argv[i], "--cloud") == 0)
+            o.cloud = strcmp(value, "gyroid") == 0 ? "gyroid" : "ground";
+        else if (strcmp(argv[i], "--output") == 0)
+            o.output = value;
         else
             return fprintf(stderr, "%s: no such option\n", argv[i]), 2;
     }
-    if (o.levels < 2 || o.levels > RANKS_LEVELS || o.time_ranks < 0 || o.time_ranks > MAX_RANKS ||
-        o.voxels < 1 || o.launches < 1 || !(o.width > 0))
+    if (o.levels < 2 || o.levels > RANKS_LEVELS || o.time_ranks < 0 || o.time_ranks > RANKS_MOST ||
+        o.voxels < 1 || o.launches < 1 || o.chunks < 1 || o.timeout < 1 || !(o.width > 0))
         return fprintf(stderr, "an option is out of range\n"), 2;
-    if (make_cloud(&c, o.voxels)) return 1;
+    if (o.cloud[1] == 'y' ? ranks_cloud_gyroid(&c, o.voxels) : ranks_cloud_ground(&c, o.voxels))
+        return 1;
     failed = o.time_ranks > 0 ? measure(&o, &c) : check(&o, &c);
     free(c.rows);
     return failed;

@@ -1044,6 +1044,16 @@ static void *run_int8(test_device *d, const onnx_file *f, spops_model_int8 int8,
     return data;
 }
 
+static float largest_weight(const ref_conv *c, int o)
+{
+    float most = 0;
+    for (int k = 0; k < 27 * 8; ++k) {
+        const float weight = fabsf(spops_float_of_f16(c->weight[o * 27 * 8 + k]));
+        if (weight > most) most = weight;
+    }
+    return most;
+}
+
 // On codes: rows are multiples of what a code counts, so that but for f16's roundings of weights, which
 // ROUND has, both are the same.
 static void check_codes(test_device *d, const onnx_file *file, const ref_conv *c,
@@ -1058,9 +1068,7 @@ static void check_codes(test_device *d, const onnx_file *file, const ref_conv *c
     int64_t others = 0;
     for (int i = 0; i < p->num; ++i)
         for (int o = 0; o < 16; ++o) {
-            float most = ranges[o];
-            for (int k = 0; k < 27 * 8 && o == 3; ++k)
-                most = fmaxf(most, fabsf(spops_float_of_f16(c->weight[o * 27 * 8 + k])));
+            const float most = o == 3 ? largest_weight(c, o) : ranges[o];
             const float a = spops_float_of_f16(round[i * 16 + o]);
             const float b = spops_float_of_f16(codes[i * 16 + o]);
             // Column 3 has a range of 0: its weights are rounded on codes alone, by half a step each.
@@ -1094,7 +1102,8 @@ ParameterizedTest(struct backend_param *param, model, int8)
     for (int o = 0; o < 16; ++o) {
         ranges[o] =
             o == 3 ? 0.0f : 0.25f + 0.02f * (float)o; // some weights are clipped; 0: none is
-        for (int k = 0; k < 27 * 8 && o != 3; ++k) {
+        if (o == 3) continue;
+        for (int k = 0; k < 27 * 8; ++k) {
             uint16_t *w = &rounded.weight[o * 27 * 8 + k];
             const float step = ranges[o] / 127;
             const float q = fminf(127, fmaxf(-127, rintf(spops_float_of_f16(*w) / step)));

@@ -65,6 +65,7 @@ static const relation_shape shapes[] = {
     {"few to many", RANDOM, 40000, 200, 5, 3000, 4},
     {"many to few", RANDOM, 200, 40000, 5, 3000, 4},
     {"wide", NEIGHBOURS, 60, 60, 5, 150, 300},
+    {"wide tiles", NEIGHBOURS, 1100, 1100, 3, 1300, 160},
     {"long matrix", ONE_MATRIX, 50, 60, 2, 20000, 8},
 };
 enum { NUM_SHAPES = (int)(sizeof shapes / sizeof shapes[0]) };
@@ -824,6 +825,105 @@ Test(mvmr, same_bits_however_made)
     spops_triplets_destroy(plans[0]), spops_triplets_destroy(plans[1]);
     test_free(&d, count), test_free(&d, outs), test_free(&d, ins), test_free(&d, matrices);
     test_close(&d);
+}
+
+// Sums are made in the result where it is f32, holds nothing and has whole vectors of columns, else apart:
+// with accumulate, rows that are left alone, odd columns. Strips of columns are narrower where threads
+// are many. None of this changes bits. On the CPU.
+enum { APART_ROWS = 1300, APART_IN = 136, APART_TAPS = 6, APART_WRITTEN = 700 };
+
+typedef struct apart_case {
+    test_device d;
+    spops_context *threads; // with eight
+    spops_triplets *plans[2];
+    guarded x, w, y;
+    unsigned char *first; // its bits
+} apart_case;
+
+// Every row with two of its neighbours, or with one alone, so that tiles are direct.
+static spops_triplets *apart_plan(spops_context *ctx, bool direct, test_rng *rng)
+{
+    const int64_t each = direct ? 1 : 2, n = each * APART_ROWS;
+    const spops_triplets_shape shape = {APART_ROWS, APART_ROWS, APART_TAPS, n};
+    int32_t *out = numbers(n), *in = numbers(n), *matrix = numbers(n);
+    spops_triplets *plan = NULL;
+
+    for (int64_t t = 0; t < n; ++t) {
+        out[t] = (int32_t)(direct ? t * 7 % APART_ROWS : t / each);
+        in[t] = (int32_t)((out[t] + test_rng_below(rng, 9)) % APART_ROWS);
+        matrix[t] = (int32_t)test_rng_below(rng, APART_TAPS);
+    }
+    test_expect_ok(ctx, spops_triplets_create(ctx, &shape, out, in, matrix, NULL, &plan), "plan");
+    free(out), free(in), free(matrix);
+    return plan;
+}
+
+static void apart_run(apart_case *c, int plan, bool accumulate, const int32_t *num_rows,
+                      bool threads)
+{
+    spops_context *ctx = threads ? c->threads : c->d.ctx;
+    spops_mvmr_options options = spops_mvmr_options_default();
+
+    options.accumulate = accumulate;
+    options.num_rows = num_rows;
+    for (int64_t r = 0; r < APART_ROWS; ++r)
+        for (int64_t col = 0; col < c->y.view.cols; ++col)
+            guarded_set(&c->y, r, col, accumulate || num_rows != NULL ? 0.0 : 1e30);
+    guarded_upload(&c->y);
+    test_expect_ok(
+        ctx,
+        spops_mvmr_execute(ctx, c->plans[plan], c->x.view, c->w.view, NULL, &options, c->y.view),
+        "execute");
+    guarded_download(&c->y);
+}
+
+static void apart_columns(apart_case *c, int plan, int64_t cols, test_rng *rng)
+{
+    const int32_t written = APART_WRITTEN;
+
+    c->w = guarded_create(c->d.backend, "w", APART_TAPS * APART_IN, cols, 0, 0, SPOPS_DTYPE_F32);
+    c->y = guarded_create(c->d.backend, "out", APART_ROWS, cols, 0, 0, SPOPS_DTYPE_F32);
+    free(guarded_fill(&c->w, rng, VALUES_RANDOM, false, 0));
+    guarded_upload(&c->w);
+    apart_run(c, plan, false, NULL, false);
+    c->first = guarded_elements(&c->y);
+    apart_run(c, plan, true, NULL, false);
+    guarded_check_bits(&c->y, c->first, "added to zeros");
+    apart_run(c, plan, false, NULL, true);
+    guarded_check_bits(&c->y, c->first, "eight threads");
+    apart_run(c, plan, true, NULL, true);
+    guarded_check_bits(&c->y, c->first, "added to zeros by eight threads");
+    apart_run(c, plan, false, &written, false);
+    for (int64_t i = (int64_t)written * cols; i < APART_ROWS * cols; ++i)
+        ((float *)(void *)c->first)[i] = 0.0f;
+    guarded_check_bits(&c->y, c->first, "rows left alone");
+    free(c->first);
+    guarded_destroy(&c->w), guarded_destroy(&c->y);
+}
+
+Test(mvmr, same_bits_wherever_summed, .timeout = 300)
+{
+    static const int64_t columns[] = {16, 33, 48, 128, 144, 272, 300};
+    spops_context_options options = spops_context_options_default();
+    test_rng rng = test_rng_make(72);
+    apart_case c;
+
+    memset(&c, 0, sizeof c);
+    if (!test_open(&c.d, SPOPS_BACKEND_CPU, LAUNCH_DEFAULT)) return;
+    options.num_threads = 8;
+    cr_assert(spops_context_create(&options, &c.threads) == SPOPS_STATUS_OK);
+    c.x = guarded_create(c.d.backend, "x", APART_ROWS, APART_IN, 0, 0, SPOPS_DTYPE_F32);
+    free(guarded_fill(&c.x, &rng, VALUES_RANDOM, false, 0));
+    guarded_upload(&c.x);
+    for (int plan = 0; plan < 2; ++plan) {
+        c.plans[plan] = apart_plan(c.d.ctx, plan == 1, &rng);
+        for (size_t i = 0; i < sizeof columns / sizeof *columns; ++i)
+            apart_columns(&c, plan, columns[i], &rng);
+        spops_triplets_destroy(c.plans[plan]);
+    }
+    guarded_destroy(&c.x);
+    spops_context_destroy(c.threads);
+    test_close(&c.d);
 }
 
 // ---- Refusals -----------------------------------------------------------------------------------

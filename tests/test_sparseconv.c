@@ -1315,6 +1315,62 @@ ParameterizedTest(struct case_param *p, sparseconv, sums_the_bias_over_rows_in_u
     test_close(&d);
 }
 
+// A rank, or a level, may have no rows: plans by any dataflow are made there, and gradients of weights are 0.
+ParameterizedTestParameters(sparseconv, no_rows_by_every_dataflow)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, sparseconv, no_rows_by_every_dataflow)
+{
+    static const spops_dataflow dataflows[] = {SPOPS_DATAFLOW_AUTO, SPOPS_DATAFLOW_FETCH_ON_DEMAND,
+                                               SPOPS_DATAFLOW_IMPLICIT_GEMM};
+    enum { C = 16 };
+    const spops_kernel_shape kernel = spops_kernel_shape_cube(3, 3, 1, 1);
+    spops_coords *coords = NULL;
+    spops_kernel_map *map = NULL;
+    test_device d;
+
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    test_expect_ok(d.ctx, spops_coords_create(d.ctx, 3, 0, NULL, NULL, &coords), "set");
+    test_expect_ok(
+        d.ctx,
+        spops_kernel_map_create(d.ctx, SPOPS_MAP_SUBMANIFOLD, &kernel, coords, NULL, NULL, &map),
+        "map");
+    guarded w = guarded_create(d.backend, "w", 27 * C, C, 0, 0, SPOPS_DTYPE_F16);
+    guarded dw = guarded_create(d.backend, "dw", 27 * C, C, 0, 0, SPOPS_DTYPE_F32);
+    const spops_matrix none = spops_matrix_dense(NULL, 0, C, SPOPS_DTYPE_F16);
+    for (int i = 0; i < 3; ++i) {
+        spops_sparseconv_options o = spops_sparseconv_options_default();
+        spops_sparseconv *conv = NULL;
+        o.backward = 1;
+        o.dataflow = dataflows[i];
+        const spops_status status = spops_sparseconv_create(d.ctx, map, &o, &conv);
+        if (status == SPOPS_STATUS_NOT_SUPPORTED && i == 2) // elsewhere there is no implicit GEMM
+            cr_assert_not_null(strstr(spops_last_error(d.ctx), "has no implicit_gemm"), "%s",
+                               spops_last_error(d.ctx));
+        else
+            test_expect_ok(d.ctx, status, spops_dataflow_name(dataflows[i]));
+        if (conv == NULL) continue;
+        guarded_poison(&dw, 0xff);
+        guarded_upload(&dw);
+        test_expect_ok(d.ctx, spops_sparseconv_execute(d.ctx, conv, none, w.view, NULL, none),
+                       "forward");
+        test_expect_ok(d.ctx,
+                       spops_sparseconv_execute_backward(d.ctx, conv, none, none, w.view, NULL,
+                                                         &none, &dw.view, NULL),
+                       "backward");
+        test_wait(&d);
+        guarded_download(&dw);
+        for (int64_t r = 0; r < 27 * C; ++r)
+            for (int64_t c = 0; c < C; ++c)
+                cr_assert_eq(guarded_get(&dw, r, c), 0.0);
+        spops_sparseconv_destroy(conv);
+    }
+    guarded_destroy(&w), guarded_destroy(&dw);
+    spops_kernel_map_destroy(map), spops_coords_destroy(coords);
+    test_close(&d);
+}
+
 ParameterizedTestParameters(sparseconv, defaults_fit_each_other)
 {
     return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);

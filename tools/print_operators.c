@@ -23,8 +23,8 @@ static void print_string(const char *name, const char *text, const char *end)
 
 static void print_argument(const spops_operator_argument *a, const char *end)
 {
-    static const char *const kinds[] = {"tensor", "plan",  "int",  "float",
-                                        "enum",   "flags", "ints", "floats"};
+    static const char *const kinds[] = {"tensor", "plan", "int",    "float", "enum",
+                                        "flags",  "ints", "floats", "comm"};
 
     printf("        {");
     print_string("name", a->name, ", ");
@@ -65,6 +65,7 @@ static void print_json(const spops_operator *op, const char *end)
     print_string("types", op->types, ",\n      ");
     print_string("gradient", op->gradient, ",\n      ");
     print_string("scratch", op->scratch, ",\n      ");
+    printf("\"needs_handles\": %s,\n      ", op->needs_handles != 0 ? "true" : "false");
     print_string("doc", op->doc, ",\n");
     print_group(op, "inputs", 0, op->num_inputs, ",");
     print_group(op, "outputs", op->num_inputs, op->num_outputs, ",");
@@ -86,6 +87,10 @@ static void print_text(const spops_operator *op)
     print_line("outputs", op->outputs);
     print_line("attributes", op->attributes);
     print_line("gradient", op->gradient);
+    if (op->needs_handles != 0)
+        print_line(
+            "not in",
+            "ONNX files, ONNX Runtime, TensorRT, XLA and JAX: its handles are this process's");
 }
 
 int main(int argc, char **argv)

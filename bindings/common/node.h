@@ -84,8 +84,8 @@ typedef struct spops_node_row {
     uint32_t free_outputs; // bits: the field output_dtype says of which dtype
 } spops_node_row;
 
-// All rows of no more arguments and fields than a node may have (so has a test all of them); *num is set to
-// how many there are. Does not fail.
+// All rows of tensors and blocks alone (needs_handles is 0) that have no more arguments and fields than a node
+// may have (so has a test all of them); *num is set to how many there are. Does not fail.
 const spops_node_row *spops_node_rows(int32_t *num);
 
 const spops_node_row *spops_node_row_find(const char *name);

@@ -194,13 +194,20 @@ static bool read_row(spops_node_row *row, const spops_operator *op)
     return true;
 }
 
+// A library before communicators has a shorter struct.
+static bool needs_handles(const spops_operator *op)
+{
+    const size_t end = offsetof(spops_operator, needs_handles) + sizeof op->needs_handles;
+    return op->struct_size >= end && op->needs_handles != 0;
+}
+
 static void read_rows(void)
 {
     int32_t num;
     const spops_operator *const *ops = spops_operators(&num);
     all.rows = (spops_node_row *)calloc((size_t)num, sizeof *all.rows);
     for (int32_t i = 0; all.rows != NULL && i < num; ++i)
-        if (read_row(&all.rows[all.num], ops[i])) ++all.num;
+        if (!needs_handles(ops[i]) && read_row(&all.rows[all.num], ops[i])) ++all.num;
 }
 
 const spops_node_row *spops_node_rows(int32_t *num)

@@ -2,6 +2,8 @@
 /* The encoder: sets, maps, plans and memory, and the work of a frame. */
 #include "centerpoint/encoder.h"
 
+#include "networks/parameters_upload.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,11 +17,6 @@
     if ((status = (call)) != SPOPS_STATUS_OK) return status
 
 /* ---- Sets and maps -------------------------------------------------------------------------- */
-
-static int64_t with_room(int64_t n)
-{
-    return (n + n / 20 + 127) / 128 * 128;
-}
 
 /* All cells of a level: an output outside them does not exist. */
 static spops_coords_box box_of(int level)
@@ -119,7 +116,7 @@ static int measure(encoder *e, const frame *f, int64_t *rows)
                                                 &e->sets[l]));
         }
         TRY(spops_coords_get_num_rows_sync(e->d->ctx, set_of(e, l), &n));
-        if (with_room(n) > rows[l]) rows[l] = with_room(n);
+        if (rows_with_room(n) > rows[l]) rows[l] = rows_with_room(n);
     }
     destroy_sets(e);
     return 0;
@@ -186,27 +183,6 @@ static int create_plans(encoder *e)
 
 /* ---- Memory --------------------------------------------------------------------------------- */
 
-static int upload_parameters(encoder *e, int i)
-{
-    const layer *l = &e->net->layers[i];
-    const size_t n = (size_t)l->taps * (size_t)l->in * (size_t)l->out;
-    const size_t bytes = (size_t)l->out * sizeof(float), each = spops_dtype_bytes(e->dtype);
-    void *narrow = malloc(n * each);
-    int failed;
-
-    e->weights[i] = device_alloc(e->d, n * each);
-    e->scale[i] = (float *)device_alloc(e->d, bytes);
-    e->shift[i] = (float *)device_alloc(e->d, bytes);
-    failed = narrow == NULL || e->weights[i] == NULL || e->scale[i] == NULL ||
-             e->shift[i] == NULL ||
-             device_convert(e->d, SPOPS_DTYPE_F32, l->folded.w, e->dtype, narrow, n) ||
-             device_upload(e->d, e->weights[i], narrow, n * each) ||
-             device_upload(e->d, e->scale[i], l->folded.scale, bytes) ||
-             device_upload(e->d, e->shift[i], l->folded.shift, bytes);
-    free(narrow);
-    return failed;
-}
-
 int64_t encoder_bev_elements(void)
 {
     const int *size = level_shapes[NUM_LEVELS - 1].size;
@@ -238,7 +214,9 @@ int encoder_create(encoder *e, const device *d, const network *net, spops_dtype 
     e->bev = device_alloc(d, (size_t)encoder_bev_elements() * each);
     if (e->bev == NULL) return 1;
     for (int i = 0; i < net->num_layers; ++i)
-        if (upload_parameters(e, i)) return 1;
+        if (folded_parameters_upload(d, &net->layers[i].folded, net->layers[i].taps, e->dtype,
+                                     &e->weights[i], &e->scale[i], &e->shift[i]))
+            return 1;
     return create_plans(e);
 }
 

@@ -76,7 +76,7 @@ static int measure(engine *e, const scan *s, int64_t *max_rows)
     ENGINE_TRY(&e->base, enqueue_part(&e->base, PART_PILLARS));
     ENGINE_TRY(&e->base, spops_coords_get_num_rows_sync(e->base.d->ctx,
                                                         spops_voxels_coords(e->base.voxels), &n));
-    if (tape_engine_room(n) > *max_rows) *max_rows = tape_engine_room(n);
+    if (rows_with_room(n) > *max_rows) *max_rows = rows_with_room(n);
     spops_voxels_destroy(e->base.voxels);
     e->base.voxels = NULL;
     return 0;

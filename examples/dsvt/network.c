@@ -2,6 +2,8 @@
 /* The steps of DSVT. */
 #include "dsvt/network.h"
 
+#include "networks/tape_place.h"
+
 #include <stdio.h>
 
 const dsvt_config dsvt_base = {"base", 192, 8, 384, 4};
@@ -14,59 +16,32 @@ int dsvt_sets(int shift, int axis)
     return DSVT_AXES * shift + axis;
 }
 
-/* Where steps stand, for their names: "stage_0.0.encoder_list.1". */
-typedef struct place {
-    tape *t;
-    int stage;
-    char prefix[40];
-} place;
-
-static const char *name_of(const place *p, const char *layer, char buffer[TAPE_NAME])
+/* Batch norm as all of them are here, with ReLU. */
+static int add_batchnorm(const tape_place *p, const char *layer, int in)
 {
-    snprintf(buffer, TAPE_NAME, "%s.%s", p->prefix, layer);
-    return buffer;
-}
-
-static int add_linear(const place *p, const char *layer, int in, int cols, int residual,
-                      spops_activation activation)
-{
-    char name[TAPE_NAME];
-    return tape_linear(p->t, name_of(p, layer, name), p->stage, in, cols, residual, activation);
-}
-
-static int add_layernorm(const place *p, const char *layer, int in, int residual)
-{
-    char name[TAPE_NAME];
-    return tape_layernorm(p->t, name_of(p, layer, name), p->stage, in, residual);
-}
-
-static int add_batchnorm(const place *p, const char *layer, int in)
-{
-    char name[TAPE_NAME];
-    return tape_batchnorm(p->t, name_of(p, layer, name), p->stage, in, SPOPS_ACTIVATION_RELU, -1,
-                          1e-5f);
+    return place_batchnorm(p, layer, in, SPOPS_ACTIVATION_RELU, -1, 1e-5f);
 }
 
 /* Attention within sets and an MLP, each with a norm after its residual; then what came in once more. */
-static int add_layer(const place *p, const dsvt_config *c, int x, int position, int plan)
+static int add_layer(const tape_place *p, const dsvt_config *c, int x, int position, int plan)
 {
     const spops_activation none = SPOPS_ACTIVATION_NONE;
     char name[TAPE_NAME];
-    int y, v, z = add_linear(p, "posembed.0", position, c->channels, -1, none);
+    int y, v, z = place_linear(p, "posembed.0", position, c->channels, -1, none);
 
     tape_pad_last(p->t, 2, 0);
     z = add_batchnorm(p, "posembed.1", z);
-    z = add_linear(p, "posembed.3", z, c->channels, x,
-                   none); /* of queries and keys, not of values */
-    z = add_linear(p, "win_attn.qk", z, 2 * c->channels, -1, none);
-    v = add_linear(p, "win_attn.v", x, c->channels, -1, none);
-    y = tape_attention(p->t, name_of(p, "win_attn", name), p->stage, z, v, plan, c->heads);
-    y = add_linear(p, "win_attn.out_proj", y, c->channels, x, none);
-    y = add_layernorm(p, "win_attn.norm1", y, -1);
-    z = add_linear(p, "win_attn.linear1", y, c->hidden, -1, SPOPS_ACTIVATION_GELU);
-    z = add_linear(p, "win_attn.linear2", z, c->channels, y, none);
-    z = add_layernorm(p, "win_attn.norm2", z, x);
-    return add_layernorm(p, "norm", z, -1);
+    z = place_linear(p, "posembed.3", z, c->channels, x,
+                     none); /* of queries and keys, not of values */
+    z = place_linear(p, "win_attn.qk", z, 2 * c->channels, -1, none);
+    v = place_linear(p, "win_attn.v", x, c->channels, -1, none);
+    y = tape_attention(p->t, place_name(p, "win_attn", name), p->stage, z, v, plan, c->heads);
+    y = place_linear(p, "win_attn.out_proj", y, c->channels, x, none);
+    y = place_layernorm(p, "win_attn.norm1", y, -1);
+    z = place_linear(p, "win_attn.linear1", y, c->hidden, -1, SPOPS_ACTIVATION_GELU);
+    z = place_linear(p, "win_attn.linear2", z, c->channels, y, none);
+    z = place_layernorm(p, "win_attn.norm2", z, x);
+    return place_layernorm(p, "norm", z, -1);
 }
 
 void dsvt_build(tape *t, const dsvt_config *c)
@@ -75,10 +50,10 @@ void dsvt_build(tape *t, const dsvt_config *c)
     int x = tape_add_input(t, 0, DSVT_INPUTS);
     const int places[DSVT_SHIFTS] = {tape_add_input(t, 0, DSVT_INPUTS),
                                      tape_add_input(t, 0, DSVT_INPUTS)};
-    place p = {t, 0, "vfe"};
+    tape_place p = {t, 0, 0, 0, "vfe"};
     char name[TAPE_NAME];
 
-    x = add_linear(&p, "linear", x, c->channels, -1, none);
+    x = place_linear(&p, "linear", x, c->channels, -1, none);
     tape_pad_last(t, DSVT_FEATURES, 0);
     x = add_batchnorm(&p, "norm", x);
     for (int b = 0; b < c->blocks; ++b) {
@@ -89,8 +64,8 @@ void dsvt_build(tape *t, const dsvt_config *c)
             x = add_layer(&p, c, x, places[shift], dsvt_sets(shift, axis));
         }
         snprintf(p.prefix, sizeof p.prefix, "residual_norm_stage_0.%d", b);
-        x = tape_activation(t, name_of(&p, "sum", name), p.stage, x, none, before);
-        x = add_layernorm(&p, "norm", x, -1);
+        x = tape_activation(t, place_name(&p, "sum", name), p.stage, x, none, before);
+        x = place_layernorm(&p, "norm", x, -1);
     }
     p.stage = DSVT_STAGES - 1;
     tape_linear(t, "head", p.stage, x, DSVT_OUTPUTS, -1, none);

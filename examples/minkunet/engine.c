@@ -2,6 +2,8 @@
 /* The engine: plans and memory, and the work of a frame. */
 #include "minkunet/engine.h"
 
+#include "networks/parameters_upload.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,11 +18,6 @@
     if ((status = (call)) != SPOPS_STATUS_OK) return status
 
 /* ---- Capacities ----------------------------------------------------------------------------- */
-
-static int64_t with_room(int64_t n)
-{
-    return (n + n / 20 + 127) / 128 * 128;
-}
 
 /* All that the sensor can see, in voxels; points farther away are left out. */
 static spops_coords_box box_of(double voxel_m)
@@ -85,10 +82,10 @@ static int measure(engine *e, double voxel_m, const scan *s)
     e->points = NULL;
     e->num_points = NULL;
     for (int l = 0; l < NUM_LEVELS; ++l) {
-        if (with_room(info.num_rows[l]) > e->max_rows[l])
-            e->max_rows[l] = with_room(info.num_rows[l]);
-        if (with_room(info.num_pairs[l]) > e->max_pairs[l])
-            e->max_pairs[l] = with_room(info.num_pairs[l]);
+        if (rows_with_room(info.num_rows[l]) > e->max_rows[l])
+            e->max_rows[l] = rows_with_room(info.num_rows[l]);
+        if (rows_with_room(info.num_pairs[l]) > e->max_pairs[l])
+            e->max_pairs[l] = rows_with_room(info.num_pairs[l]);
     }
     return 0;
 }
@@ -156,29 +153,6 @@ static int create_plans(engine *e, double voxel_m)
 
 /* ---- Memory --------------------------------------------------------------------------------- */
 
-static int upload_parameters(engine *e, int i)
-{
-    const layer *l = &e->net->layers[i];
-    const size_t n = (size_t)l->taps * (size_t)l->in.cols * (size_t)l->out.cols;
-    const size_t bytes = (size_t)l->out.cols * sizeof(float);
-    const size_t each = spops_dtype_bytes(e->dtype);
-    void *narrow = malloc(n * each);
-    int failed;
-
-    e->weights[i] = device_alloc(e->d, n * each);
-    e->scale[i] = (float *)device_alloc(e->d, bytes);
-    e->shift[i] = (float *)device_alloc(e->d, bytes);
-    failed = narrow == NULL || e->weights[i] == NULL || e->scale[i] == NULL || e->shift[i] == NULL;
-    if (!failed) {
-        failed = device_convert(e->d, SPOPS_DTYPE_F32, l->folded.w, e->dtype, narrow, n) ||
-                 device_upload(e->d, e->weights[i], narrow, n * each) ||
-                 device_upload(e->d, e->scale[i], l->folded.scale, bytes) ||
-                 device_upload(e->d, e->shift[i], l->folded.shift, bytes);
-    }
-    free(narrow);
-    return failed;
-}
-
 int engine_create(engine *e, const device *d, const network *net, spops_dtype dtype, double voxel_m,
                   const scan *scans, int num_scans)
 {
@@ -202,7 +176,9 @@ int engine_create(engine *e, const device *d, const network *net, spops_dtype dt
         if (e->buffers[b] == NULL) return 1;
     }
     for (int i = 0; i < net->num_layers; ++i)
-        if (upload_parameters(e, i)) return 1;
+        if (folded_parameters_upload(d, &net->layers[i].folded, net->layers[i].taps, e->dtype,
+                                     &e->weights[i], &e->scale[i], &e->shift[i]))
+            return 1;
     return create_plans(e, voxel_m);
 }
 

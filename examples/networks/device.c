@@ -171,6 +171,11 @@ size_t device_used_bytes(const device *d)
     return total - available;
 }
 
+int64_t rows_with_room(int64_t n)
+{
+    return (n + n / 20 + 127) / 128 * 128;
+}
+
 int device_upload(const device *d, void *to, const void *from, size_t bytes)
 {
 #ifdef EXAMPLE_WITH_CUDA
@@ -338,7 +343,7 @@ static int time_launches(graph *g, int num_launches, void *memory, double *time_
     return failed;
 }
 
-static double host_us(void)
+double host_clock_us(void)
 {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
@@ -351,9 +356,9 @@ int graph_latency(graph *g, int num_launches, double *p50_us, double *p99_us)
     int failed = times == NULL;
 
     for (int i = -2; i < num_launches && !failed; ++i) { /* the first two do not count */
-        const double start = host_us();
+        const double start = host_clock_us();
         failed = graph_launch(g) || spops_context_wait_sync(g->d->ctx) != SPOPS_STATUS_OK;
-        if (i >= 0) times[i] = host_us() - start;
+        if (i >= 0) times[i] = host_clock_us() - start;
     }
     if (!failed) {
         qsort(times, (size_t)num_launches, sizeof *times, compare_doubles);

@@ -30,6 +30,8 @@ int device_follow(const device *after, const device *before);
 void *device_alloc(const device *d, size_t bytes); /* zeroed; NULL: there is none */
 void device_free(const device *d, void *ptr);
 size_t device_used_bytes(const device *d); /* of a GPU, by everybody; 0 on the CPU */
+/* A capacity for n rows: a twentieth more, in whole tiles. */
+int64_t rows_with_room(int64_t n);
 int device_upload(const device *d, void *to, const void *from, size_t bytes);
 int device_download(const device *d, void *to, const void *from, size_t bytes);
 
@@ -46,6 +48,8 @@ graph *graph_plain(const device *d, enqueue_function enqueue, void *user);
 int graph_launch(graph *g);
 int graph_num_kernels(const graph *g); /* 0 where nothing is captured */
 void graph_destroy(graph *g);
+
+double host_clock_us(void);
 
 /* Median time of a launch, over a number of them. */
 int graph_time(graph *g, int num_launches, double *time_us);

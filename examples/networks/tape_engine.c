@@ -154,11 +154,6 @@ int tape_engine_round(const tape_engine *e, double *x, size_t n)
     return failed;
 }
 
-int64_t tape_engine_room(int64_t n)
-{
-    return (n + n / 20 + 127) / 128 * 128;
-}
-
 int tape_engine_make_cloud(tape_engine *e, int level, const spops_coords *coords,
                            spops_point_cloud *cloud, int32_t **offsets)
 {

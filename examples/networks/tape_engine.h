@@ -79,9 +79,6 @@ spops_status tape_engine_enqueue_frame(void *user);
 /* Numbers as the tape's dtype has them. */
 int tape_engine_round(const tape_engine *e, double *x, size_t n);
 
-/* With some room, for frames that come. */
-int64_t tape_engine_room(int64_t n);
-
 /* The cells of a set as a cloud of one sample: where the device reads how many there are, offsets[1] is to be
    copied by tape_engine_enqueue_count, on d's stream, before the cloud is used. Sets rows of a level of the
    tape. */

@@ -92,7 +92,7 @@ static spops_kernel_shape kernel_of(int i)
 
 static void keep_larger(int64_t *most, int64_t n)
 {
-    if (tape_engine_room(n) > *most) *most = tape_engine_room(n);
+    if (rows_with_room(n) > *most) *most = rows_with_room(n);
 }
 
 /* Plans a scan once, into capacities that cannot be exceeded, to see how many rows and pairs it has. */

@@ -2,6 +2,8 @@
 /* The steps of Point Transformer V3, by the names of its checkpoints. */
 #include "ptv3/network.h"
 
+#include "networks/tape_place.h"
+
 #include <stdio.h>
 
 const ptv3_config ptv3_base = {.name = "base",
@@ -30,60 +32,32 @@ int ptv3_patches(int level, int curve)
     return PTV3_CURVES * level + curve;
 }
 
-/* Of one block: where it stands. */
-typedef struct place {
-    tape *t;
-    int stage, level, heads;
-    char prefix[40]; /* "enc.enc0.block1" */
-} place;
-
-static const char *name_of(const place *p, const char *layer, char buffer[TAPE_NAME])
-{
-    snprintf(buffer, TAPE_NAME, "%s.%s", p->prefix, layer);
-    return buffer;
-}
-
-static int add_linear(const place *p, const char *layer, int in, int cols, int residual,
-                      spops_activation activation)
-{
-    char name[TAPE_NAME];
-    return tape_linear(p->t, name_of(p, layer, name), p->stage, in, cols, residual, activation);
-}
-
-static int add_layernorm(const place *p, const char *layer, int in, int residual)
-{
-    char name[TAPE_NAME];
-    return tape_layernorm(p->t, name_of(p, layer, name), p->stage, in, residual);
-}
-
 /* Batch norm as all of them are here, with GELU. */
-static int add_batchnorm(const place *p, const char *layer, int in, int residual)
+static int add_batchnorm(const tape_place *p, const char *layer, int in, int residual)
 {
-    char name[TAPE_NAME];
-    return tape_batchnorm(p->t, name_of(p, layer, name), p->stage, in, SPOPS_ACTIVATION_GELU,
-                          residual, 1e-3f);
+    return place_batchnorm(p, layer, in, SPOPS_ACTIVATION_GELU, residual, 1e-3f);
 }
 
-static int add_block(const place *p, int x, int curve)
+static int add_block(const tape_place *p, int x, int curve)
 {
     const int c = p->t->values[x].cols;
     const spops_activation none = SPOPS_ACTIVATION_NONE;
     char name[TAPE_NAME];
     int y =
-        tape_conv_linear(p->t, name_of(p, "cpe", name), p->stage, x, PTV3_WITHIN + p->level, 27);
+        tape_conv_linear(p->t, place_name(p, "cpe", name), p->stage, x, PTV3_WITHIN + p->level, 27);
 
-    x = add_layernorm(p, "cpe.2", y, x);
-    y = add_layernorm(p, "norm1.0", x, -1);
-    y = add_linear(p, "attn.qkv", y, 3 * c, -1, none);
-    y = tape_attention(p->t, name_of(p, "attn", name), p->stage, y, -1,
+    x = place_layernorm(p, "cpe.2", y, x);
+    y = place_layernorm(p, "norm1.0", x, -1);
+    y = place_linear(p, "attn.qkv", y, 3 * c, -1, none);
+    y = tape_attention(p->t, place_name(p, "attn", name), p->stage, y, -1,
                        ptv3_patches(p->level, curve), p->heads);
-    x = add_linear(p, "attn.proj", y, c, x, none);
-    y = add_layernorm(p, "norm2.0", x, -1);
-    y = add_linear(p, "mlp.0.fc1", y, 4 * c, -1, SPOPS_ACTIVATION_GELU);
-    return add_linear(p, "mlp.0.fc2", y, c, x, none);
+    x = place_linear(p, "attn.proj", y, c, x, none);
+    y = place_layernorm(p, "norm2.0", x, -1);
+    y = place_linear(p, "mlp.0.fc1", y, 4 * c, -1, SPOPS_ACTIVATION_GELU);
+    return place_linear(p, "mlp.0.fc2", y, c, x, none);
 }
 
-static int add_blocks(place *p, const char *part, int x, int depth)
+static int add_blocks(tape_place *p, const char *part, int x, int depth)
 {
     for (int i = 0; i < depth; ++i) {
         snprintf(p->prefix, sizeof p->prefix, "%.3s.%s%d.block%d", part, part, p->level, i);
@@ -93,16 +67,16 @@ static int add_blocks(place *p, const char *part, int x, int depth)
 }
 
 /* From the level above, beside what the encoder left at this one. */
-static int add_up(place *p, int x, int skip, int cols)
+static int add_up(tape_place *p, int x, int skip, int cols)
 {
     const spops_activation none = SPOPS_ACTIVATION_NONE;
     char name[TAPE_NAME];
 
     snprintf(p->prefix, sizeof p->prefix, "dec.dec%d.up", p->level);
-    x = add_linear(p, "proj.0", x, cols, -1, none);
+    x = place_linear(p, "proj.0", x, cols, -1, none);
     x = add_batchnorm(p, "proj.1", x, -1);
-    x = tape_unpool(p->t, name_of(p, "unpool", name), p->stage, x, p->level, p->level);
-    skip = add_linear(p, "proj_skip.0", skip, cols, -1, none);
+    x = tape_unpool(p->t, place_name(p, "unpool", name), p->stage, x, p->level, p->level);
+    skip = place_linear(p, "proj_skip.0", skip, cols, -1, none);
     return add_batchnorm(p, "proj_skip.1", skip, x);
 }
 
@@ -110,10 +84,10 @@ void ptv3_build(tape *t, const ptv3_config *c)
 {
     const spops_activation none = SPOPS_ACTIVATION_NONE;
     int skips[PTV3_LEVELS], x = tape_add_input(t, 0, PTV3_INPUTS);
-    place p = {t, 0, 0, 0, "embedding.stem"};
+    tape_place p = {t, 0, 0, 0, "embedding.stem"};
     char name[TAPE_NAME];
 
-    x = tape_conv(t, name_of(&p, "conv", name), 0, x, c->channels[0], PTV3_STEM, 125, 0);
+    x = tape_conv(t, place_name(&p, "conv", name), 0, x, c->channels[0], PTV3_STEM, 125, 0);
     tape_pad_last(t, PTV3_FEATURES, 0);
     x = add_batchnorm(&p, "norm", x, -1);
     for (p.level = 0; p.level < PTV3_LEVELS; ++p.level) {
@@ -121,8 +95,8 @@ void ptv3_build(tape *t, const ptv3_config *c)
         p.heads = c->heads[p.level];
         if (p.level > 0) {
             snprintf(p.prefix, sizeof p.prefix, "enc.enc%d.down", p.level);
-            x = add_linear(&p, "proj", x, c->channels[p.level], -1, none);
-            x = tape_pool(t, name_of(&p, "pool", name), p.stage, x, p.level - 1);
+            x = place_linear(&p, "proj", x, c->channels[p.level], -1, none);
+            x = tape_pool(t, place_name(&p, "pool", name), p.stage, x, p.level - 1);
             x = add_batchnorm(&p, "norm.0", x, -1);
         }
         x = skips[p.level] = add_blocks(&p, "enc", x, c->depths[p.level]);

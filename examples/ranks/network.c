@@ -166,8 +166,8 @@ static spops_norm_options norm_options(const ranks_layer *l)
     return o;
 }
 
-/* Mean and variance over the rows of all ranks. */
-static spops_status merge_statistics(ranks_network *n, const ranks_layer *l, spops_matrix sum)
+/* Statistics of this rank's chunks become mean and variance over the rows of all ranks. */
+static spops_status merge_statistics(ranks_network *n, const ranks_layer *l)
 {
     const ranks_level *level = &n->levels[l->level];
     const int ranks = spops_comm_num_ranks(n->comm), cols = l->out.cols;
@@ -180,14 +180,23 @@ static spops_status merge_statistics(ranks_network *n, const ranks_layer *l, spo
     const spops_matrix all =
         spops_matrix_dense(n->all_statistics, n->num_all_chunks, 2 * cols, SPOPS_DTYPE_F32);
 
+    PASS(spops_comm_exchange_execute(n->d->ctx, n->comm, &layout, own, all));
+    return spops_batchnorm_merge_execute(n->d->ctx, level->info.all_chunk_rows, all, &o, mean,
+                                         mean + cols, running, running + cols);
+}
+
+static spops_status find_statistics(ranks_network *n, const ranks_layer *l, spops_matrix sum)
+{
+    const ranks_level *level = &n->levels[l->level];
+    const int cols = l->out.cols;
+    const spops_norm_options o = norm_options(l);
+
     for (int32_t c = 0; c < n->num_chunks; ++c) {
         float *to = n->statistics + (int64_t)c * 2 * cols;
         PASS(spops_batchnorm_statistics_execute(n->d->ctx, chunk_rows(level, sum, c), &o, to,
                                                 to + cols, NULL, NULL));
     }
-    PASS(spops_comm_exchange_execute(n->d->ctx, n->comm, &layout, own, all));
-    return spops_batchnorm_merge_execute(n->d->ctx, level->info.all_chunk_rows, all, &o, mean,
-                                         mean + cols, running, running + cols);
+    return merge_statistics(n, l);
 }
 
 static spops_status multiply(ranks_network *n, const ranks_layer *l, spops_matrix sum)
@@ -197,7 +206,8 @@ static spops_status multiply(ranks_network *n, const ranks_layer *l, spops_matri
 
     if (l->relation == POINTWISE)
         return spops_linear_execute(n->d->ctx, rows_of(n, l->in, 0), weights_of(n, l), NULL, sum);
-    if (within) PASS(spops_halo_execute(n->d->ctx, on->halo, rows_of(n, l->in, 1)));
+    if (within)
+        PASS(spops_halo_execute(n->d->ctx, on->halo, rows_of(n, l->in, 0), rows_of(n, l->in, 1)));
     return spops_sparseconv_execute(n->d->ctx, on->convs[l->relation], rows_of(n, l->in, within),
                                     weights_of(n, l), NULL, sum);
 }
@@ -214,7 +224,7 @@ static spops_status run_layer(ranks_network *n, const ranks_layer *l)
 
     PASS(multiply(n, l, sum));
     if (!l->norm) return SPOPS_STATUS_OK;
-    PASS(merge_statistics(n, l, first_rows(sum, owned)));
+    PASS(find_statistics(n, l, first_rows(sum, owned)));
     PASS(spops_batchnorm_execute(n->d->ctx, first_rows(sum, owned), mean, mean + l->out.cols, gamma,
                                  gamma + l->out.cols, &o, out));
     if (l->residual.cols == 0) return SPOPS_STATUS_OK;
@@ -242,6 +252,15 @@ static spops_status add_gradient(ranks_network *n, ranks_view to, spops_matrix g
                  : spops_convert_execute(n->d->ctx, g, grad);
 }
 
+/* The gradients of a norm's parameters over the rows of all ranks. */
+static spops_status sum_of_norm(ranks_network *n, const ranks_layer *l)
+{
+    return spops_chunk_sums_execute(
+        n->d->ctx, n->small_sums,
+        spops_matrix_dense(n->statistics, n->num_chunks, 2 * l->out.cols, SPOPS_DTYPE_F32),
+        n->gradients + l->norm_at);
+}
+
 /* From the gradient of what the layer gave to that of its sum, with the gradients of the norm. */
 static spops_status norm_backward(ranks_network *n, const ranks_layer *l, spops_matrix g,
                                   spops_matrix to)
@@ -259,9 +278,7 @@ static spops_status norm_backward(ranks_network *n, const ranks_layer *l, spops_
                                           chunk_rows(level, x, c), mean, mean + cols, gamma,
                                           gamma + cols, &o, part, part + cols));
     }
-    PASS(spops_chunk_sums_execute(
-        n->d->ctx, n->small_sums,
-        spops_matrix_dense(n->statistics, n->num_chunks, 2 * cols, SPOPS_DTYPE_F32), sums));
+    PASS(sum_of_norm(n, l));
     return spops_batchnorm_gradient_execute(n->d->ctx, g, x, mean, mean + cols, gamma, gamma + cols,
                                             sums, sums + cols, level->info.num_all_rows, &o, to);
 }
@@ -331,7 +348,8 @@ static spops_status run_back(ranks_network *n, const ranks_layer *l)
     else
         PASS(spops_convert_execute(n->d->ctx, g, first_rows(sum, owned)));
     /* Ghosts' gradients travel while those of weights are computed. */
-    if (within && l->in.value != n->input) PASS(spops_halo_begin(n->d->ctx, level->halo, sum));
+    if (within && l->in.value != n->input)
+        PASS(spops_halo_begin(n->d->ctx, level->halo, first_rows(sum, owned), sum));
     PASS(weights_backward(n, l, first_rows(sum, owned), rows_of(n, l->in, within)));
     if (l->in.value == n->input) return SPOPS_STATUS_OK;
     if (within) PASS(spops_halo_end(n->d->ctx, level->halo));
@@ -374,16 +392,71 @@ spops_status ranks_update(ranks_network *n, float rate)
     return ranks_narrow(n);
 }
 
-spops_status ranks_halos(ranks_network *n)
+/* ---- Parts alone --------------------------------------------------------------------------------- */
+
+spops_status ranks_halos(ranks_network *n, int of_level)
 {
     for (int i = 0; i < n->num_layers; ++i) {
         const ranks_layer *l = &n->layers[i];
         ranks_level *level = &n->levels[l->level];
-        if (l->relation != WITHIN) continue;
-        PASS(spops_halo_execute(n->d->ctx, level->halo, rows_of(n, l->in, 1)));
+        if (l->relation != WITHIN || (of_level >= 0 && l->level != of_level)) continue;
+        PASS(
+            spops_halo_execute(n->d->ctx, level->halo, rows_of(n, l->in, 0), rows_of(n, l->in, 1)));
         if (l->in.value == n->input) continue;
-        PASS(spops_halo_execute(n->d->ctx, level->halo,
-                                plain(n, level->grad_sum, level->rows, l->out.cols)));
+        const spops_matrix sum = plain(n, level->grad_sum, level->rows, l->out.cols);
+        PASS(spops_halo_execute(n->d->ctx, level->halo, first_rows(sum, level->info.num_owned),
+                                sum));
     }
     return SPOPS_STATUS_OK;
+}
+
+spops_status ranks_norm_sums(ranks_network *n)
+{
+    for (int i = 0; i < n->num_layers; ++i) {
+        const ranks_layer *l = &n->layers[i];
+        if (!l->norm) continue;
+        PASS(merge_statistics(n, l));
+        PASS(sum_of_norm(n, l));
+    }
+    return SPOPS_STATUS_OK;
+}
+
+spops_status ranks_convolve(ranks_network *n, spops_sparseconv *const *convs, const int64_t *rows)
+{
+    for (int i = 0; i < n->num_layers; ++i) {
+        const ranks_layer *l = &n->layers[i];
+        if (l->relation != WITHIN || convs[l->level] == NULL) continue;
+        PASS(spops_sparseconv_execute(
+            n->d->ctx, convs[l->level], rows_of(n, l->in, 1), weights_of(n, l), NULL,
+            plain(n, n->levels[l->level].temporary, rows[l->level], l->out.cols)));
+    }
+    return SPOPS_STATUS_OK;
+}
+
+enum { LINK_COLUMNS = 64 }; /* of f32 */
+
+int64_t ranks_most_to_pass_on(const ranks_network *n)
+{
+    const int64_t row = LINK_COLUMNS * (int64_t)sizeof(float);
+    return n->num_chunks * n->num_weights * (int64_t)sizeof(float) / 2 / row * row;
+}
+
+spops_status ranks_pass_on(ranks_network *n, int64_t bytes)
+{
+    enum { ROW_BYTES = LINK_COLUMNS * sizeof(float) };
+    const int ranks = spops_comm_num_ranks(n->comm), me = spops_comm_rank(n->comm);
+    const int64_t rows = bytes / ROW_BYTES;
+    int64_t counts[4 * RANKS_MOST] = {0};
+    const spops_comm_layout layout = {counts, counts + ranks, counts + 2 * ranks,
+                                      counts + 3 * ranks};
+
+    if (ranks == 1) return SPOPS_STATUS_OK;
+    for (int r = 0; r < ranks; ++r) /* ranges that are received ascend */
+        counts[3 * ranks + r] = r > (me + ranks - 1) % ranks ? rows : 0;
+    counts[(me + 1) % ranks] = rows;
+    counts[2 * ranks + (me + ranks - 1) % ranks] = rows;
+    return spops_comm_exchange_execute(
+        n->d->ctx, n->comm, &layout,
+        spops_matrix_dense(n->partials, rows, LINK_COLUMNS, SPOPS_DTYPE_F32),
+        spops_matrix_dense(n->partials + rows * LINK_COLUMNS, rows, LINK_COLUMNS, SPOPS_DTYPE_F32));
 }

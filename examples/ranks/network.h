@@ -10,6 +10,7 @@
 #include "networks/device.h"
 
 enum {
+    RANKS_MOST = 64,
     RANKS_LEVELS = 5,
     RANKS_LAYERS = 64,
     RANKS_VALUES = 96,
@@ -52,12 +53,15 @@ typedef struct ranks_level {
     spops_kernel_map **chunk_maps[3];
     spops_sparseconv **chunk_convs[3];
     void *grad_sum, *temporary; /* rows of the widest layer */
+    int num_exchanges; /* of ghosts in a step, and the bytes that this rank sends in them */
+    int64_t halo_bytes;
 } ranks_level;
 
 typedef struct ranks_network {
     const device *d;
     spops_comm *comm;
     spops_dtype dtype;
+    int implicit_gemm; /* plans run on it alone: a third of the memory, where it serves all passes */
     int num_levels, num_layers, num_values, max_cols, input, output;
     ranks_layer layers[RANKS_LAYERS];
     ranks_value values[RANKS_VALUES];
@@ -73,12 +77,17 @@ typedef struct ranks_network {
     float *statistics, *all_statistics;                /* [chunks][2 max_cols] */
     void *target;                                      /* like the output */
     int64_t halo_bytes;                                /* that this rank sends in a step */
+    double halos_ms, plans_ms;                         /* making these took */
+    int64_t row_bytes, plan_bytes,
+        gradient_bytes; /* memory: of values and their gradients; sets, maps and plans;
+                                                      parameters and their gradients, by chunk too */
 } ranks_network;
 
-/* All of it. rows: [num_rows][4] host, this rank's of the finest level. 0 for success. */
+/* All of it. rows: [num_rows][4] host, this rank's of the finest level. any_dataflow: plans know every way of
+   running, also where one serves all passes. 0 for success. */
 int ranks_network_create(ranks_network *n, const device *d, spops_comm *comm,
                          const spops_partition *partition, int64_t num_rows, const int32_t *rows,
-                         double width, int num_levels, spops_dtype dtype);
+                         double width, int num_levels, spops_dtype dtype, int any_dataflow);
 void ranks_network_destroy(ranks_network *n);
 
 /* Forward with statistics of all rows; the gradient of half the squared distance from the target, then of
@@ -87,9 +96,19 @@ spops_status ranks_forward(ranks_network *n);
 spops_status ranks_backward(ranks_network *n);
 spops_status ranks_update(ranks_network *n, float rate);
 
-/* The exchanges of ghosts of a step, and the sum of the gradients of weights, alone. */
-spops_status ranks_halos(ranks_network *n);
+/* Parts of a step alone: the exchanges of ghosts of a level (-1: of all); the statistics and sums of norms that
+   ranks exchange; the sum of the gradients of weights. */
+spops_status ranks_halos(ranks_network *n, int level);
+spops_status ranks_norm_sums(ranks_network *n);
 spops_status ranks_sums(ranks_network *n);
+
+/* The products of layers within levels, forward, by plans of the caller that write other rows, at most as many
+   as a level has: [num_levels] each. */
+spops_status ranks_convolve(ranks_network *n, spops_sparseconv *const *convs, const int64_t *rows);
+
+/* So many bytes to the next rank, and as many from the one before. Memory of gradients is written over. */
+spops_status ranks_pass_on(ranks_network *n, int64_t bytes);
+int64_t ranks_most_to_pass_on(const ranks_network *n);
 
 /* A number from -1 to 1 that follows from a row and a column: a feature, the target, another. */
 enum { RANKS_FEATURE = 1, RANKS_TARGET = 2, RANKS_WEIGHT = 3, RANKS_CLOUD = 4 };

@@ -59,44 +59,73 @@ static int create_level(ranks_network *n, const spops_partition *partition, int 
     return 0;
 }
 
-static int create_conv(ranks_network *n, const spops_kernel_map *map, int backward,
+static int create_conv(const ranks_network *n, const spops_kernel_map *map, int backward,
                        spops_sparseconv **conv)
 {
     spops_sparseconv_options o = spops_sparseconv_options_default();
     o.backward = backward;
     o.max_in_channels = o.max_out_channels = n->max_cols;
+    if (n->implicit_gemm) o.dataflow = SPOPS_DATAFLOW_IMPLICIT_GEMM;
     o.crop_independent = 1; /* rows have the same bits whatever else the map has */
     TRY(spops_sparseconv_create(n->d->ctx, map, &o, conv));
     return 0;
 }
 
-/* The set of an own chunk's rows. */
-static int chunk_set(ranks_network *n, const ranks_level *level, int32_t chunk, spops_coords **set)
+/* The set of some rows of a level, which lie where the device is. */
+static int set_of_rows(const ranks_network *n, const ranks_level *level, int64_t num,
+                       const int32_t *rows, spops_coords **set)
 {
-    const int64_t begin = level->info.chunk_offsets[chunk];
-    spops_coords_view view = spops_coords_view_default();
     spops_coords_info info = spops_coords_info_default();
     spops_coords_options o = spops_coords_options_default();
 
-    TRY(spops_coords_get_view(n->d->ctx, level->owned, &view));
     TRY(spops_coords_get_info_sync(n->d->ctx, level->owned, &info));
     o.box = &info.box;
-    TRY(spops_coords_create(n->d->ctx, 3, level->info.chunk_offsets[chunk + 1] - begin,
-                            view.rows + 4 * begin, &o, set));
+    TRY(spops_coords_create(n->d->ctx, 3, num, rows, &o, set));
     return 0;
+}
+
+/* The set of an own chunk's rows. */
+static int chunk_set(const ranks_network *n, const ranks_level *level, int32_t chunk,
+                     spops_coords **set)
+{
+    const int64_t begin = level->info.chunk_offsets[chunk];
+    spops_coords_view view = spops_coords_view_default();
+
+    TRY(spops_coords_get_view(n->d->ctx, level->owned, &view));
+    return set_of_rows(n, level, level->info.chunk_offsets[chunk + 1] - begin,
+                       view.rows + 4 * begin, set);
+}
+
+static spops_kernel_shape three_cubed(void)
+{
+    spops_kernel_shape three = spops_kernel_shape_cube(3, 3, 1, 1);
+    for (int a = 0; a < 3; ++a)
+        three.padding[a] = 1;
+    return three;
+}
+
+int ranks_create_rows_plan(const ranks_network *n, int l, int64_t num, const int32_t *rows,
+                           spops_kernel_map **map, spops_sparseconv **conv)
+{
+    const spops_kernel_shape three = three_cubed();
+    const ranks_level *level = &n->levels[l];
+    spops_coords *set = NULL;
+
+    if (set_of_rows(n, level, num, rows, &set)) return 1;
+    TRY(spops_kernel_map_create(n->d->ctx, SPOPS_MAP_CONVOLUTION, &three, level->info.coords, set,
+                                NULL, map));
+    spops_coords_destroy(set);
+    return create_conv(n, *map, 0, conv);
 }
 
 /* Maps and plans for the gradients of weights of an own chunk of level l, and of l + 1 that lies over it. */
 static int create_chunk(ranks_network *n, int l, int32_t c)
 {
-    spops_kernel_shape three = spops_kernel_shape_cube(3, 3, 1, 1);
-    const spops_kernel_shape two = spops_kernel_shape_cube(3, 2, 2, 1);
+    const spops_kernel_shape three = three_cubed(), two = spops_kernel_shape_cube(3, 2, 2, 1);
     ranks_level *level = &n->levels[l];
     spops_kernel_map_options pairs = spops_kernel_map_options_default(), both = pairs;
     spops_coords *own = NULL, *coarse = NULL;
 
-    for (int a = 0; a < 3; ++a)
-        three.padding[a] = 1;
     pairs.contents = SPOPS_MAP_PAIRS;
     both.contents = SPOPS_MAP_PAIRS | SPOPS_MAP_TABLE;
     if (chunk_set(n, level, c, &own)) return 1;
@@ -237,9 +266,11 @@ static int put_numbers(ranks_network *n, void *to, int cols, int what)
     return failed;
 }
 
-static void *new_rows(const ranks_network *n, int64_t rows, int cols)
+static void *new_rows(ranks_network *n, int64_t rows, int cols)
 {
-    return device_alloc(n->d, (size_t)rows * (size_t)cols * spops_dtype_bytes(n->dtype) + 256);
+    const size_t bytes = (size_t)rows * (size_t)cols * spops_dtype_bytes(n->dtype) + 256;
+    n->row_bytes += (int64_t)bytes;
+    return device_alloc(n->d, bytes);
 }
 
 static int alloc_rows(ranks_network *n)
@@ -283,6 +314,8 @@ static int alloc_parameters(ranks_network *n)
         n->d, (size_t)n->num_chunks * (size_t)n->num_weights * sizeof(float) + 256);
     n->statistics = (float *)device_alloc(n->d, (size_t)n->num_chunks * statistics + 256);
     n->all_statistics = (float *)device_alloc(n->d, (size_t)n->num_all_chunks * statistics);
+    n->gradient_bytes = (int64_t)(3 * parameters + 2 * moments) +
+                        n->num_chunks * n->num_weights * (int64_t)sizeof(float);
     return n->parameters == NULL || n->gradients == NULL || n->moments == NULL ||
            n->running == NULL || n->narrow == NULL || n->partials == NULL ||
            n->statistics == NULL || n->all_statistics == NULL;
@@ -305,21 +338,62 @@ static int place_statistics(ranks_network *n, const spops_partition *partition)
     return 0;
 }
 
+/* What a step exchanges: rows before each layer within a level, gradients but for the first layer. */
+static void count_halos(ranks_network *n)
+{
+    for (int i = 0; i < n->num_layers; ++i) {
+        const ranks_layer *l = &n->layers[i];
+        ranks_level *level = &n->levels[l->level];
+        const int backward = l->in.value != n->input;
+        const int64_t bytes = level->info.num_sent * (l->in.cols + backward * l->out.cols) *
+                              (int64_t)spops_dtype_bytes(n->dtype);
+        if (l->relation != WITHIN) continue;
+        level->num_exchanges += 1 + backward;
+        level->halo_bytes += bytes;
+        n->halo_bytes += bytes;
+    }
+}
+
+static void count_plans(ranks_network *n)
+{
+    for (int l = 0; l < n->num_levels; ++l) {
+        const ranks_level *level = &n->levels[l];
+        const void *plans[] = {level->owned, level->info.coords, level->within,   level->down,
+                               level->up,    level->convs[0],    level->convs[1], level->convs[2]};
+        for (size_t i = 0; i < sizeof plans / sizeof plans[0]; ++i)
+            n->plan_bytes += (int64_t)spops_plan_bytes((const spops_plan *)plans[i]);
+        for (int r = WITHIN; r <= UP; ++r)
+            for (int32_t c = 0; c < n->num_chunks; ++c) {
+                const void *map = level->chunk_maps[r][c], *conv = level->chunk_convs[r][c];
+                n->plan_bytes += (int64_t)spops_plan_bytes((const spops_plan *)map);
+                n->plan_bytes += (int64_t)spops_plan_bytes((const spops_plan *)conv);
+            }
+    }
+}
+
 int ranks_network_create(ranks_network *n, const device *d, spops_comm *comm,
                          const spops_partition *partition, int64_t num_rows, const int32_t *rows,
-                         double width, int num_levels, spops_dtype dtype)
+                         double width, int num_levels, spops_dtype dtype, int any_dataflow)
 {
+    spops_device_info device = spops_device_info_default();
     memset(n, 0, sizeof *n);
     n->d = d;
     n->comm = comm;
     n->dtype = dtype;
     n->num_levels = num_levels;
+    TRY(spops_context_get_device_info(d->ctx, &device));
+    n->implicit_gemm = !any_dataflow && dtype == SPOPS_DTYPE_F16 && device.compute_capability >= 90;
     ranks_add_layers(n, width);
     place_parameters(n);
+    const double begin_us = host_clock_us();
     for (int l = 0; l < num_levels; ++l)
         if (create_level(n, partition, l, num_rows, rows)) return 1;
+    const double made_us = host_clock_us();
     for (int l = 0; l < num_levels; ++l)
         if (create_plans(n, l)) return 1;
+    TRY(spops_context_wait_sync(d->ctx));
+    n->halos_ms = 1e-3 * (made_us - begin_us);
+    n->plans_ms = 1e-3 * (host_clock_us() - made_us);
     TRY(spops_chunk_sums_create(d->ctx, comm, partition, n->num_weights, &n->sums));
     TRY(spops_chunk_sums_create(d->ctx, comm, partition, 2 * n->max_cols, &n->small_sums));
     TRY(spops_context_reserve(d->ctx,
@@ -330,12 +404,8 @@ int ranks_network_create(ranks_network *n, const device *d, spops_comm *comm,
         put_numbers(n, n->values[n->input].data, RANKS_INPUTS, RANKS_FEATURE) ||
         put_numbers(n, n->target, RANKS_OUTPUTS, RANKS_TARGET))
         return 1;
-    for (int i = 0; i < n->num_layers; ++i) {
-        const ranks_layer *l = &n->layers[i];
-        const int64_t sent = n->levels[l->level].info.num_sent;
-        const int cols = l->in.cols + (l->in.value == n->input ? 0 : l->out.cols);
-        if (l->relation == WITHIN) n->halo_bytes += sent * cols * (int64_t)spops_dtype_bytes(dtype);
-    }
+    count_halos(n);
+    count_plans(n);
     return 0;
 }
 

@@ -36,6 +36,10 @@
  *                    on are copied into its block. An attribute that the description has too is left
  *                    out, or the same. A part of a plan (voxels_coords) is copied.
  *
+ * A communicator among them is a POINTER to a spops_comm. All its ranks make the call. What one rank's call
+ * refuses, once its values are what the row says, is an error on all; a value that is no TENSOR or POINTER
+ * where the row has one ends that rank's call alone.
+ *
  * Kinds without a description (spops_plan_measure says NOT_SUPPORTED) are handles alone, and so is what
  * segments_offsets, kernel_map_inverse and bev_plan_ranks make.
  *
@@ -100,7 +104,8 @@ typedef enum spops_argument_kind {
     SPOPS_ARGUMENT_ENUM = 4,  /* one name of values, or its number */
     SPOPS_ARGUMENT_FLAGS = 5, /* names of values joined by |, or the sum of their bits */
     SPOPS_ARGUMENT_INTS = 6,  /* a TENSOR of i64 in host memory, an INT for one, or NONE for none */
-    SPOPS_ARGUMENT_FLOATS = 7 /* likewise of f64 */
+    SPOPS_ARGUMENT_FLOATS = 7, /* likewise of f64 */
+    SPOPS_ARGUMENT_COMM = 8 /* a communicator, a POINTER to a spops_comm; it has no description */
 } spops_argument_kind;
 
 /** An argument of an operator, as its row says. Text is static; what does not apply is NULL or 0. */
@@ -143,6 +148,10 @@ typedef struct spops_operator {
     int32_t num_optional; /* bits of `present`; 0: the call has no such value */
     const spops_operator_argument *const *arguments; /* inputs, outputs, attributes */
     spops_boxed entry;
+    /* 1: a communicator, or a plan of a kind that has no block (spops_plan_measure), is among its
+       arguments: handles of this process. What holds tensors alone, such as a node of a file, an engine's
+       plugin or a program for XLA, has no such operator. */
+    int32_t needs_handles;
 } spops_operator;
 
 /** All operators. *num is set to how many there are. Neither fails. */
@@ -275,7 +284,8 @@ SPOPS_API void spops_call_set_allocator(const spops_allocator *allocator);
 
 /**
  * Destroy a plan that a call with NULL for ctx gave, with its context out of other calls' way. NULL is
- * fine. plan: what ret had. Waits for no work: memory is given back in the order of the stream that the
+ * fine. plan: what ret had. Where another thread's call is running on the plan's context, the plan goes when
+ * that call returns. Waits for no work: memory is given back in the order of the stream that the
  * plan was made on; other streams that read it must be waited for by that one.
  */
 SPOPS_API void spops_call_destroy(spops_plan *plan);

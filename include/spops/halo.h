@@ -15,7 +15,7 @@
 
 SPOPS_EXTERN_C_BEGIN
 
-/** Which rows a rank sends to which, and where it receives theirs. */
+/** Which rows a rank sends to which, and where it receives theirs: a plan (spops/plan.h). */
 typedef struct spops_halo spops_halo;
 
 /** Choices of spops_halo_create. The same on all ranks. */
@@ -35,7 +35,7 @@ SPOPS_DEFINE_DEFAULT(spops_halo_options)
  * Plan the halo of a level. Every voxel within reach of a cell that another rank owns is a ghost there, also
  * where that rank has no voxel near: ranks need not ask each other which rows they read.
  *
- * comm       All its ranks call; that of the partition. It must outlive the halo.
+ * comm       All its ranks call; that of the partition. After its end the halo refreshes nothing.
  * partition  Not needed once the halo is made.
  * owned      The rows of this rank, all of them in its chunks, by ascending chunk: a set of the box of
  *            spops_partition_get_box in the partition's order is so. What the set is made from may be
@@ -77,34 +77,42 @@ SPOPS_API spops_status spops_halo_get_info(spops_context *ctx, const spops_halo 
                                            spops_halo_info *info);
 
 /**
- * Refresh ghosts: rows num_owned and after of x become what their owners have.
+ * Refresh ghosts: rows num_owned and after of out become what their owners have.
  *
- * x         [num_owned + num_ghosts, cols], f32 f16 bf16, on the CPU f64; cols and dtype the same on all
- *           ranks. Owned rows are read.
+ *     out[i] = x[i],  i < num_owned
+ *     out[num_owned + g] = what the owner of ghost g has as x
  *
- * Memory    Where ctx runs; x is in use until the stream has run.
+ * x         [num_owned, cols], f32 f16 bf16, on the CPU f64; cols and dtype the same on all ranks.
+ * out       [num_owned + num_ghosts, cols]. x may be its first rows, which then stay as they are.
+ *
+ * Memory    Where ctx runs; both are in use until the stream has run.
  * Stream    As spops_comm_exchange_execute.
  * Numerics  Copies.
  * Errors    INVALID_ARGUMENT (shape, dtype, more than max_cols; where ranks are threads, on all), and those of
  *           spops_comm_exchange_execute.
  * Threads   One thread at a time per ctx and per halo.
  */
-SPOPS_API spops_status spops_halo_execute(spops_context *ctx, spops_halo *halo, spops_matrix x);
+SPOPS_API spops_status spops_halo_execute(spops_context *ctx, spops_halo *halo, spops_matrix x,
+                                          spops_matrix out);
 
 /**
  * The same in two calls. Between them ctx's stream goes on, and no other call on the communicator is made;
  * ghosts are read after the second one. Backward, gradients of weights need owned gradients alone: they
  * hide the exchange.
  */
-SPOPS_API spops_status spops_halo_begin(spops_context *ctx, spops_halo *halo, spops_matrix x);
+SPOPS_API spops_status spops_halo_begin(spops_context *ctx, spops_halo *halo, spops_matrix x,
+                                        spops_matrix out);
 
 /** End what spops_halo_begin began. */
 SPOPS_API spops_status spops_halo_end(spops_context *ctx, spops_halo *halo);
 
 /** Free a halo; NULL is fine. Waits for its context. */
-SPOPS_API void spops_halo_destroy(spops_halo *halo);
+static inline void spops_halo_destroy(spops_halo *halo)
+{
+    spops_plan_destroy((spops_plan *)halo);
+}
 
-/** Sums over all ranks' chunks, along one tree for any number of ranks. */
+/** Sums over all ranks' chunks, along one tree for any number of ranks: a plan (spops/plan.h). */
 typedef struct spops_chunk_sums spops_chunk_sums;
 
 /**
@@ -113,11 +121,14 @@ typedef struct spops_chunk_sums spops_chunk_sums;
  * goes up as it is. A rank adds what it owns of the tree before anything travels, and of two ranks with
  * half of the chunks each one node does.
  *
- * comm       All its ranks call; that of the partition. It must outlive the sums.
+ * comm       All its ranks call; that of the partition. After its end nothing is summed.
  * partition  Not needed once they are made.
  *
- * Memory    Where ctx runs: about max_values times 1 + (nodes that a rank sends) numbers of f32, 3 for two
- *           ranks and 16 chunks.
+ * Memory    Where ctx runs: about max_values times 1 + (nodes that a rank sends) + (levels of the tree below
+ *           one of them) numbers of f32, 6 for two ranks and 16 chunks.
+ *           Where max_values times the ranks is at most 65,536, all nodes of all ranks besides: each rank
+ *           gets them whole, and an execute is one exchange for each node that a rank sends. Elsewhere it
+ *           is one more, of the result.
  * Stream    Works on ctx's stream and waits for it and for the other ranks. Not capturable.
  * Errors    INVALID_ARGUMENT, OUT_OF_MEMORY, COMM_BROKEN, CUDA, on any rank: on all.
  * Threads   One thread at a time per ctx. ctx must outlive the sums.
@@ -130,7 +141,7 @@ SPOPS_API spops_status spops_chunk_sums_create(spops_context *ctx, spops_comm *c
  * Sum chunks.
  *
  * partials  [chunks of this rank, n] f32, by chunk, rows without gaps; n at most max_values, the same on all
- *           ranks. Overwritten.
+ *           ranks.
  * out       [n] f32, on all ranks. Apart from partials.
  *
  * Memory    Where ctx runs.
@@ -144,7 +155,10 @@ SPOPS_API spops_status spops_chunk_sums_execute(spops_context *ctx, spops_chunk_
                                                 spops_matrix partials, float *out);
 
 /** Free; NULL is fine. Waits for its context. */
-SPOPS_API void spops_chunk_sums_destroy(spops_chunk_sums *sums);
+static inline void spops_chunk_sums_destroy(spops_chunk_sums *sums)
+{
+    spops_plan_destroy((spops_plan *)sums);
+}
 
 SPOPS_EXTERN_C_END
 

@@ -18,7 +18,8 @@ SPOPS_EXTERN_C_BEGIN
 
 #define SPOPS_PARTITION_MAX_CHUNKS 4096 /* of a partition */
 
-/** Where chunks begin on a curve through space, and which rank owns which. In host memory. */
+/** Where chunks begin on a curve through space, and which rank owns which: a plan (spops/plan.h), in host
+ * memory. */
 typedef struct spops_partition spops_partition;
 
 /** Choices of spops_partition_create. The same on all ranks, but weights. */
@@ -103,7 +104,10 @@ SPOPS_API spops_status spops_partition_find_chunks(spops_context *ctx,
                                                    const int32_t *rows, int32_t *chunks);
 
 /** Free a partition; NULL is fine. Halos do not need theirs after they are made. */
-SPOPS_API void spops_partition_destroy(spops_partition *partition);
+static inline void spops_partition_destroy(spops_partition *partition)
+{
+    spops_plan_destroy((spops_plan *)partition);
+}
 
 SPOPS_EXTERN_C_END
 

@@ -41,7 +41,10 @@ typedef enum spops_plan_kind {
     SPOPS_PLAN_PATCHES = 15,
     SPOPS_PLAN_BUCKETS = 16,
     SPOPS_PLAN_POINT_LEVEL = 17,
-    SPOPS_PLAN_POINT_PYRAMID = 18
+    SPOPS_PLAN_POINT_PYRAMID = 18,
+    SPOPS_PLAN_PARTITION = 19,
+    SPOPS_PLAN_HALO = 20,
+    SPOPS_PLAN_CHUNK_SUMS = 21
 } spops_plan_kind;
 
 /** What a kind of plan is. Static text. */
@@ -94,7 +97,8 @@ SPOPS_API spops_status spops_plan_describe(spops_context *ctx, const spops_plan 
  * scratch_bytes  That its calls need in the context. Either may be NULL.
  *
  * Errors    INVALID_ARGUMENT (NULL, a description that no plan has), NOT_SUPPORTED (a plan that has no
- *           block: a convolution by gather-matmul-scatter), OUT_OF_MEMORY (too large for an address).
+ *           block: a convolution by gather-matmul-scatter, a partition, what stands on a communicator),
+ *           OUT_OF_MEMORY (too large for an address).
  * Threads   One thread at a time per ctx.
  */
 SPOPS_API spops_status spops_plan_measure(spops_context *ctx, const int64_t *ints, int32_t num_ints,
@@ -169,8 +173,8 @@ SPOPS_API spops_status spops_update(spops_context *ctx, spops_plan *const *plans
                                     int32_t num_plans);
 
 /**
- * Save a plan that was made without capacities as bytes, for spops_plan_load: one of segments, a BEV plan,
- * or a kernel map by create or create_inverse that holds its TABLE.
+ * Save a plan that was made without capacities as bytes, for spops_plan_load: one of segments, a BEV plan, a
+ * partition, or a kernel map by create or create_inverse that holds its TABLE.
  *
  * parents   [num_parents] of a kernel map the sets that it was made from: in, and out where that is
  *           another. NULL and 0 of other kinds.

@@ -31,23 +31,30 @@ forward_workspace carve_workspace(const spops_attention_scratch_args *a, spops_c
     return w;
 }
 
-// The tile of a call; sm90: rows are as those of sm_90 take them.
+// The tile of a call; sm90: rows are as those of sm_90 take them; pairs: heads of a row follow each other.
 template <class T>
-int32_t tile_of(const spops_context *ctx, const spops_attention_scratch_args *sizes, bool sm90)
+int32_t tile_of(const spops_context *ctx, const spops_attention_scratch_args *sizes, bool sm90,
+                bool pairs)
 {
     spops_attention_case at = attention_case_of(ctx, sizes);
     at.sm90 = at.sm90 && sm90;
+    at.pairs = at.pairs && pairs;
     return attention_tile_of<T>(ctx, at, sizes->tile, attention_of_tile<T>,
                                 [](const attention_kernel &kernel) { return kernel.shared_bytes; });
+}
+
+bool heads_follow(const attention_params &p)
+{
+    const int64_t head = p.dim * 2;
+    return p.q.head == head && p.k.head == head && p.v.head == head;
 }
 
 // Heads of less than 48 columns are taken several at a time; strides count in 32 bits.
 bool sm90_takes(const attention_params &p)
 {
-    const int64_t head = p.dim * 2;
     const int64_t longest = std::max(p.q.row, std::max(p.k.row, p.v.row));
     return p.wide && p.pairs && longest <= UINT32_MAX && p.scale > 0.0f &&
-           (p.dim >= 48 || (p.q.head == head && p.k.head == head && p.v.head == head));
+           (p.dim >= 48 || heads_follow(p));
 }
 
 template <class T> spops_status attend(spops_context *ctx, const spops_attention_args *args)
@@ -84,7 +91,7 @@ template <class T> spops_status attend(spops_context *ctx, const spops_attention
              is_aligned(p.v, 16);
     p.wide_o = is_aligned(p.o, 16);
 
-    const int32_t tile = tile_of<T>(ctx, &sizes, sm90_takes(p));
+    const int32_t tile = tile_of<T>(ctx, &sizes, sm90_takes(p), heads_follow(p));
     if (tile == 0) return no_attention_tile(ctx, "attention_execute", args->tile);
     const bool sm90 = attention_kernel_of(tile) == SPOPS_ATTENTION_SM90;
     if (!sm90)
@@ -137,7 +144,7 @@ int32_t spops::attention_forward_tile(const spops_context *ctx,
 {
     int32_t tile = 0;
     (void)with_dtype(args->dtype, [&](auto tag) {
-        tile = tile_of<typename decltype(tag)::type>(ctx, args, true);
+        tile = tile_of<typename decltype(tag)::type>(ctx, args, true, true);
         return SPOPS_STATUS_OK;
     });
     return tile;

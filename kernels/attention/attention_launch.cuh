@@ -33,6 +33,7 @@ inline spops_attention_case attention_case_of(const spops_context *ctx,
               (a->backward || a->dim >= 48 || a->kv_heads == a->heads);
 #endif
     at.sm80 = ctx->info.compute_capability >= 80 && (at.bytes == 2 || a->tf32);
+    at.pairs = a->kv_heads == a->heads && a->heads > 1;
     at.small = a->patches->max_queries <=
                a->patches->max_patches * SPOPS_PATCH_TILE_ENTRIES(SPOPS_PATCH_TILE_128);
     return at;
@@ -48,7 +49,7 @@ inline bool attention_row_is_behind(const spops_attention_case &at, const spops_
 {
     for (const spops_attention_row *before = spops_attention_rows; before != &row; ++before)
         if (before->kernel == row.kernel && before->small == row.small &&
-            spops_attention_suits(&at, before))
+            before->pair == row.pair && spops_attention_suits(&at, before))
             return true;
     return false;
 }

@@ -22,7 +22,7 @@ template <class P, class T> sm90_kernel kernel_of()
     return {attention_sm90_kernel<P, T>,
             (unsigned)P::threads,
             (size_t)P::shared_bytes,
-            P::SPLIT ? 2 : P::LINE_HEADS,
+            P::LINE_HEADS == 4 ? 2 : P::LINE_HEADS,
             P::TILES,
             P::blocks};
 }

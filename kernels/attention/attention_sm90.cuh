@@ -5,7 +5,8 @@
 // One block, persistent: an item is a tile of queries of a patch and the heads of a line. A line is
 // 128 bytes of a row: 4 heads of 16, 2 of 32, one of 48 or 64; a head of 96 or 128 is two, of 256 four.
 // Of 16 columns, each of two warpgroups takes two of the four heads; items of the last round, where they
-// are few, have half of them.
+// are few, have half of them. Where patches have 128 queries or less, items have two heads of 64, one a
+// warpgroup.
 //
 //     warps           role
 //     4 * GROUPS      attend (attention_sm90_attend.cuh)
@@ -25,17 +26,24 @@ namespace spops
 {
 
 // GROUPS warpgroups that attend, of HALVES times 64 queries each.
-template <int DIM_, int GROUPS_, int KEYS_, int STAGES_> struct attention_sm90_policy {
+// PAIR: an item has two heads, a line each.
+template <int DIM_, int GROUPS_, int KEYS_, int STAGES_, bool PAIR_ = false>
+struct attention_sm90_policy {
     static constexpr int DIM = DIM_, GROUPS = GROUPS_, KEYS = KEYS_, STAGES = STAGES_;
+    static constexpr bool PAIR = PAIR_;
     static constexpr int HALVES = DIM <= 64 ? 2 : 1;
-    static constexpr int LINE_HEADS = DIM == 16 ? 4 : DIM == 32 ? 2 : 1;
+    static constexpr int LINE_HEADS = DIM == 16 ? 4 : DIM == 32 || PAIR ? 2 : 1; // of an item
     // Warpgroups have other heads of the same queries, and not other queries.
-    static constexpr bool SPLIT = DIM == 16;
+    static constexpr bool SPLIT = DIM == 16 || PAIR;
     static constexpr int HEADS = SPLIT ? LINE_HEADS / GROUPS : LINE_HEADS; // of a warpgroup
-    static constexpr int CHUNKS = (DIM + 63) / 64;                         // lines a row
+    static constexpr int CHUNKS = PAIR ? 2 : (DIM + 63) / 64;              // lines a row
     static constexpr bool Q_SHARED = DIM > 64; // queries are left operands from shared memory
     static constexpr int Q_BUFFERS = Q_SHARED && DIM <= 128 ? 2 : 1;
-    static constexpr bool JOINS = DIM <= 128; // steps of a part follow those of the part before
+    // Steps of a part follow those of the part before, unless parts come in turn. Of 64 columns and two
+    // warpgroups the steps of a part were 8 % slower where they may go on with the next one (H200, 30
+    // patches of 4,096 rows, 8 heads: 2.25 ms, 2.06).
+    static constexpr bool IN_TURN = DIM == 64 && GROUPS == 2 && !PAIR;
+    static constexpr bool JOINS = DIM <= 128 && !IN_TURN;
     // A step begins scores of the next stage and values of its own. Where stages are few, k of the next
     // one is copied before v of this one.
     static constexpr bool KEYS_AHEAD = DIM > 64;
@@ -94,7 +102,7 @@ template <class P> struct attention_items {
         lines = (p.heads + P::LINE_HEADS - 1) / P::LINE_HEADS;
         pairs = (p.heads + 1) / 2;
         whole = count = tiles * lines;
-        if (!P::SPLIT) return;
+        if (P::LINE_HEADS != 4) return;
         const int last = whole % blocks;
         if (p.heads % P::LINE_HEADS != 0)
             whole = 0;
@@ -108,7 +116,7 @@ template <class P> struct attention_items {
     // The tile, of TILES, of an item.
     __device__ int tile_of(int item, int &head, int &pair) const
     {
-        const bool is_half = P::SPLIT && item >= whole;
+        const bool is_half = P::LINE_HEADS == 4 && item >= whole;
         const int at = is_half ? item + whole : item, of_tile = is_half ? pairs : lines;
         const int tile = at / of_tile, place = at - tile * of_tile;
         head = (is_half ? place / 2 : place) * P::LINE_HEADS;
@@ -171,6 +179,54 @@ template <class P> struct attention_walk {
         return part.tile.z > 0;
     }
 };
+
+// Parts in turn: f(part) for each. The tiles of an item and of the next one lie in all lanes alike, so the
+// compiler knows that a warp stays together, and keeps what follows from a stage in uniform registers.
+template <class P> struct attention_item {
+    static_assert(P::TILES == 2, "two tiles an item");
+    int4 tiles[2]; // without queries: none
+};
+
+template <class P>
+__device__ __forceinline__ attention_item<P> attention_load_item(const attention_params &p,
+                                                                 int item, int items)
+{
+    const int4 none = make_int4(0, 0, 0, 0);
+    attention_item<P> found = {none, none};
+    if (item >= items) return found;
+    const int at = item / p.heads * P::TILES;
+    found.tiles[0] = __ldg(p.tiles + at);
+    if (at + 1 < *p.num_tiles) found.tiles[1] = __ldg(p.tiles + at + 1);
+    return found;
+}
+
+template <class P>
+__device__ __forceinline__ bool attention_take_part(attention_item<P> &item, int4 &tile)
+{
+    tile = item.tiles[0];
+    if (tile.z == 0) return false;
+    int4 &other = item.tiles[1];
+    if (other.z > 0 && other.x == tile.x) {
+        tile.z += other.z;
+        other.z = 0;
+    }
+    item.tiles[0] = other;
+    other.z = 0;
+    return true;
+}
+
+template <class P, class F>
+__device__ __forceinline__ void attention_for_parts(const attention_params &p, const F &f)
+{
+    const int items = (*p.num_tiles + P::TILES - 1) / P::TILES * p.heads;
+    attention_item<P> next = attention_load_item<P>(p, blockIdx.x, items);
+    for (int i = blockIdx.x; i < items; i += gridDim.x) {
+        attention_item<P> item = next;
+        next = attention_load_item<P>(p, i + gridDim.x, items);
+        for (int4 tile; attention_take_part(item, tile);)
+            f(attention_part{tile, i % p.heads, -1});
+    }
+}
 
 // ---- Gathering ----------------------------------------------------------------------------------
 
@@ -293,6 +349,52 @@ __device__ void attention_gather(const attention_params &p, const attention_sm90
             stage = after;
         }
     }
+    copy_async_wait_all();
+}
+
+// The same where parts come in turn.
+template <class P>
+__device__ void attention_gather_in_turn(const attention_params &p,
+                                         const attention_sm90_block<P> &block, int warp, int lane)
+{
+    constexpr int q_share = P::queries / P::gather_warps, k_share = P::KEYS / P::gather_warps;
+    constexpr int bytes = P::DIM * 2;
+    static_assert(P::LINE_HEADS == 1 && P::Q_BUFFERS == 1, "one head an item");
+    ring_position<P::STAGES> stage;
+    uint32_t round = 0; // of q
+    attention_for_parts<P>(p, [&](const attention_part &part) {
+        const int4 tile = part.tile;
+        if (tile.w == 0) return;
+        const int kv_head = part.head / p.group;
+        const int *const k_list = p.k_rows + __ldg(p.k_offsets + tile.x);
+        int q_rows[(q_share + 31) / 32], k_rows[(k_share + 31) / 32];
+        name_rows<q_share>(q_rows, p.q_rows + tile.y, warp * q_share, tile.z, lane);
+        name_rows<k_share>(k_rows, k_list, warp * k_share, tile.w, lane);
+        barrier_wait(block.q_empty(0), round & 1 ^ 1);
+        ++round;
+        gather_rows<q_share, P::CHUNKS>(block.q(0), warp * q_share, P::queries,
+                                        p.q.of_head(part.head), (uint32_t)p.q.row, bytes, q_rows,
+                                        tile.z - warp * q_share, lane);
+        for (int key = 0; key < tile.w; key += P::KEYS) {
+            const int slot = 2 * stage.at, left = tile.w - key - warp * k_share;
+            int now[(k_share + 31) / 32];
+#pragma unroll
+            for (int i = 0; i < (k_share + 31) / 32; ++i)
+                now[i] = k_rows[i];
+            name_rows<k_share>(k_rows, k_list, key + P::KEYS + warp * k_share, tile.w, lane);
+            barrier_wait(block.empty(slot), stage.empty_parity());
+            gather_rows<k_share, P::CHUNKS>(block.slot(slot), warp * k_share, P::KEYS,
+                                            p.k.of_head(kv_head), (uint32_t)p.k.row, bytes, now,
+                                            left, lane);
+            barrier_arrive_copies(block.full(slot)); // also for the queries
+            barrier_wait(block.empty(slot + 1), stage.empty_parity());
+            gather_rows<k_share, P::CHUNKS>(block.slot(slot + 1), warp * k_share, P::KEYS,
+                                            p.v.of_head(kv_head), (uint32_t)p.v.row, bytes, now,
+                                            left, lane);
+            barrier_arrive_copies(block.full(slot + 1));
+            stage.advance();
+        }
+    });
     copy_async_wait_all();
 }
 

@@ -113,8 +113,9 @@ template <class P, class T> struct attention_warpgroup {
         const int line = first_row(number) + lane % 16, first = head_of_line(part) * P::STEPS;
 #pragma unroll
         for (int i = 0; i < P::HEADS * P::STEPS; ++i) {
-            const int step = first + i; // of the line
-            load_matrices(x.q[i], block.q(0) + i / 4 * P::queries * 128 + line * 128 +
+            // Of the line. A head that half an item lacks has any steps of it.
+            const int step = first + i, chunk = P::PAIR ? step / 4 : 0;
+            load_matrices(x.q[i], block.q(0) + chunk * P::queries * 128 + line * 128 +
                                       (((step % 4 * 2 + lane / 16) ^ line % 8) << 4));
         }
     }
@@ -215,11 +216,17 @@ template <class P, class T> struct attention_warpgroup {
         barrier_wait(block.full(slot), parity);
     }
 
+    // Of a warpgroup's first head, in lines of a slot.
+    __device__ __forceinline__ static int place_of(int from)
+    {
+        return P::PAIR ? from * P::KEYS * 128 : P::SPLIT ? from * P::DIM * 2 : 0;
+    }
+
     // Of a head, with the k of a stage. from: the warpgroup's first head in the line.
     __device__ __forceinline__ void add_scores(half &x, int head, int at, int from) const
     {
-        const uint64_t k = at_address(descriptor(SWIZZLE_128, 0, 1024),
-                                      block.slot(2 * at) + (P::SPLIT ? from * P::DIM * 2 : 0));
+        const uint64_t k =
+            at_address(descriptor(SWIZZLE_128, 0, 1024), block.slot(2 * at) + place_of(from));
         uint64_t left = 0;
         if (P::Q_SHARED)
             left = at_address(descriptor(SWIZZLE_128, 0, 1024),
@@ -239,7 +246,7 @@ template <class P, class T> struct attention_warpgroup {
     __device__ __forceinline__ void add_values(half &x, int head, int at, int from) const
     {
         const uint64_t v = at_address(descriptor(SWIZZLE_128, P::KEYS * 128, 1024),
-                                      block.slot(2 * at + 1) + (P::SPLIT ? from * P::DIM * 2 : 0));
+                                      block.slot(2 * at + 1) + place_of(from));
 #pragma unroll
         for (int i = 0; i < P::KEYS / 16; ++i)
             wgmma_left<N, P::DIM, ACROSS_K>::run(x.o[head], x.w[i],
@@ -408,8 +415,30 @@ template <class P, class T> struct attention_halves : attention_warpgroup<P, T> 
         if (base::heads_of(part) == 1) this->release(block.empty(2 * at));
     }
 
+    // A part alone.
+    __device__ __forceinline__ void attend_in_turn(const attention_part &part)
+    {
+        const int keys = part.tile.w;
+        if (keys == 0) {
+            this->clear(a, 0, part);
+            this->clear(b, 1, part);
+            this->store(a, false);
+            this->store(b, false);
+            return;
+        }
+        begin(part);
+        int left = keys;
+        for (; left > P::KEYS; left -= P::KEYS)
+            attend_stage<P::HEADS, OF_PART>(part, left, left == keys, part);
+        attend_stage<P::HEADS, NO_SCORES>(part, left, left == keys, part);
+    }
+
     __device__ __forceinline__ void run()
     {
+        if constexpr (P::IN_TURN) {
+            attention_for_parts<P>(p, [&](const attention_part &part) { attend_in_turn(part); });
+            return;
+        }
         attention_walk<P> walk(p);
         attention_part part;
         if (!this->take(walk, part)) return;
@@ -578,7 +607,10 @@ __global__ void __launch_bounds__(P::threads, P::blocks)
     const int warp = __shfl_sync(~0u, threadIdx.x / 32, 0);
     if (warp >= 4 * P::GROUPS) {
         set_registers<P::registers, P::gather_registers>();
-        attention_gather<P>(p, block, warp - 4 * P::GROUPS, threadIdx.x % 32);
+        if constexpr (P::IN_TURN)
+            attention_gather_in_turn<P>(p, block, warp - 4 * P::GROUPS, threadIdx.x % 32);
+        else
+            attention_gather<P>(p, block, warp - 4 * P::GROUPS, threadIdx.x % 32);
     } else {
         set_registers<P::registers, P::attend_registers>();
         typedef std::conditional_t<P::HALVES == 2, attention_halves<P, T>, attention_ahead<P, T>>

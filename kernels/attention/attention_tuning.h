@@ -10,18 +10,19 @@
 
 /* Forward on sm_90 (attention_sm90.cuh), f16 and bf16, of one head dim:
    X(number, head dim, 1: taken where patches have 128 queries or less, warpgroups that attend, keys of a
-     stage, stages).
-   Small patches: one warpgroup, so that two blocks share a multiprocessor. */
+     stage, stages, whether an item has two heads, which then follow each other in a row).
+   Small patches: one warpgroup, so that two blocks share a multiprocessor, or two heads. */
 #define SPOPS_ATTENTION_SM90_TILES(X)                                                              \
-    X(1, 16, 0, 2, 64, 4)                                                                          \
-    X(2, 32, 0, 2, 64, 4)                                                                          \
-    X(3, 48, 1, 1, 64, 4)                                                                          \
-    X(4, 48, 0, 2, 64, 4)                                                                          \
-    X(5, 64, 1, 1, 64, 4)                                                                          \
-    X(6, 64, 0, 2, 64, 4)                                                                          \
-    X(7, 96, 0, 2, 128, 2)                                                                         \
-    X(8, 128, 0, 2, 128, 2)                                                                        \
-    X(24, 256, 0, 2, 64, 2)
+    X(1, 16, 0, 2, 64, 4, false)                                                                   \
+    X(2, 32, 0, 2, 64, 4, false)                                                                   \
+    X(3, 48, 1, 1, 64, 4, false)                                                                   \
+    X(4, 48, 0, 2, 64, 4, false)                                                                   \
+    X(30, 64, 1, 2, 64, 4, true)                                                                   \
+    X(5, 64, 1, 1, 64, 4, false)                                                                   \
+    X(6, 64, 0, 2, 64, 4, false)                                                                   \
+    X(7, 96, 0, 2, 128, 2, false)                                                                  \
+    X(8, 128, 0, 2, 128, 2, false)                                                                 \
+    X(24, 256, 0, 2, 64, 2, false)
 
 /* Forward by the matrix units of sm_80 (attention_sm80.cuh), of head dims up to `columns`; 4 bytes: f32
    as tf32: X(number, bytes of an element, columns). */
@@ -78,27 +79,29 @@ typedef struct spops_attention_row {
     int32_t bytes;   /* of an element; 0: any */
     int32_t columns; /* of a head, at most; forward on sm_90 these alone */
     bool small;
+    bool pair; /* two heads at a time */
 } spops_attention_row;
 
 static const spops_attention_row spops_attention_rows[] = {
-#define SPOPS_TILE(number, columns, small, ...)                                                    \
-    {number, SPOPS_ATTENTION_SM90, false, 2, columns, small},
+#define SPOPS_TILE(number, columns, small, groups, keys, stages, pair)                             \
+    {number, SPOPS_ATTENTION_SM90, false, 2, columns, small, pair},
     SPOPS_ATTENTION_SM90_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
 #define SPOPS_TILE(number, bytes, columns)                                                         \
-    {number, SPOPS_ATTENTION_SM80, false, bytes, columns, false},
+    {number, SPOPS_ATTENTION_SM80, false, bytes, columns, false, false},
         SPOPS_ATTENTION_SM80_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
-#define SPOPS_TILE(number, columns) {number, SPOPS_ATTENTION_F32, false, 4, columns, false},
+#define SPOPS_TILE(number, columns) {number, SPOPS_ATTENTION_F32, false, 4, columns, false, false},
             SPOPS_ATTENTION_F32_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
-#define SPOPS_TILE(number, columns, ...) {number, SPOPS_ATTENTION_SM90, true, 2, columns, false},
+#define SPOPS_TILE(number, columns, ...)                                                           \
+    {number, SPOPS_ATTENTION_SM90, true, 2, columns, false, false},
                 SPOPS_ATTENTION_BACKWARD_SM90_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
-#define SPOPS_TILE(number, columns) {number, SPOPS_ATTENTION_SM80, true, 0, columns, false},
+#define SPOPS_TILE(number, columns) {number, SPOPS_ATTENTION_SM80, true, 0, columns, false, false},
                     SPOPS_ATTENTION_BACKWARD_SM80_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
-#define SPOPS_TILE(number, columns) {number, SPOPS_ATTENTION_F32, true, 4, columns, false},
+#define SPOPS_TILE(number, columns) {number, SPOPS_ATTENTION_F32, true, 4, columns, false, false},
                         SPOPS_ATTENTION_BACKWARD_F32_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
 };
@@ -120,6 +123,7 @@ typedef struct spops_attention_case {
     bool sm90; /* the device has its kernels, and they take such rows */
     bool sm80; /* the device has these; of f32 also: products in tf32 are wanted */
     bool small;
+    bool pairs; /* heads of q, k and v are as many, more than one, and follow each other */
     int32_t bytes, dim;
 } spops_attention_case;
 
@@ -127,6 +131,7 @@ static inline bool spops_attention_suits(const spops_attention_case *at,
                                          const spops_attention_row *row)
 {
     if (row->backward != at->backward || (row->bytes != 0 && row->bytes != at->bytes)) return false;
+    if (row->pair && !at->pairs) return false;
     switch (row->kernel) {
     case SPOPS_ATTENTION_SM90:
         return at->sm90 && (row->backward ? at->dim % 8 == 0 && at->dim <= row->columns

@@ -60,14 +60,6 @@ SPOPS_WGMMA_LEFT_COLS(256, SPOPS_NAMES_128, SPOPS_SUM_256, "{%128, %129, %130, %
 #undef SPOPS_WGMMA_LEFT_COLS
 #undef SPOPS_WGMMA_LEFT
 
-// The compiler may not keep values of sums in other registers across a wait for products.
-template <int N> __device__ __forceinline__ void pin_registers(float (&sum)[N])
-{
-#pragma unroll
-    for (int i = 0; i < N; ++i)
-        asm volatile("" : "+f"(sum[i])::"memory");
-}
-
 } // namespace spops
 
 #endif

@@ -365,9 +365,10 @@ __device__ __forceinline__ void activate_rounded(const spops_activated &a, float
         const activation::sigmoid_form form(a.activation);
         activation::each<N>([&](int i) { v[i] = form.rough(v[i]); });
     } else {
-        const float slope = a.activation == SPOPS_ACTIVATION_RELU ? 0.0f : a.slope;
+        const bool relu =
+            a.activation == SPOPS_ACTIVATION_RELU; // leaky of slope 0 gives -0, or a NaN
         activation::each<N>([&](int i) {
-            if (v[i] < 0.0f) v[i] = slope == 0.0f ? 0.0f : v[i] * slope;
+            if (v[i] < 0.0f) v[i] = relu ? 0.0f : v[i] * a.slope;
         });
     }
 }

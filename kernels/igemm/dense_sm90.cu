@@ -15,8 +15,9 @@
 //     turn           4                              the group before has found all rows of its 64
 //
 // A barrier tells rounds of the ring apart by their parity alone. A group that waits for rows of a round must
-// not come before those of the round before, which may be another group's: where the ring has fewer
-// stages than all groups take at once, they wait for their rows by turns.
+// not come before those of the round before. Where the ring has fewer stages than all groups take at once,
+// these may be another group's, and groups wait for their rows by turns. Else the ring has a multiple of
+// what all groups take, so that they are its own: copies may end in another order than they begin.
 //
 // Where k is too long, the blocks of a cluster (PARTS of them) have a part of it each: they send each other
 // their sums of 32 or 64 columns, which one of them adds, in the order of the parts, and writes.
@@ -338,6 +339,7 @@ __device__ void dense_multiply(const dense_params &p, const dense_block<P, B> &b
             }
             ask_for_residual<T, P::own_cols>(p.epilogue, residual, row, rows, col, q);
             wgmma_wait<0>();
+            pin_registers(sum);
             if (last) release_slot(block.barriers().empty(before.at), t % 32);
             const float *const bias = block.bias() + pass * P::COLS + part * P::own_cols;
             if constexpr (P::PARTS == 1) {
@@ -440,11 +442,12 @@ template <class P> dense_cut cut_with(const spops_context *ctx, const weight_for
     // read several times.
     for (int blocks = 1; blocks <= passes; ++blocks) {
         const int of_block = (passes + blocks - 1) / blocks;
-        const int needed =
-            of_block > 1 && P::GROUPS * chunks > least_stages ? P::GROUPS * chunks : least_stages;
+        const int at_once = P::GROUPS * chunks; // what all groups take
+        const int needed = of_block > 1 && at_once > least_stages ? at_once : least_stages;
         for (int stages = max_stages; stages >= needed; --stages)
             if (bytes_of<P>(f, of_block, chunks, stages) <= most)
-                return {P::COLS, P::PARTS, of_block, stages};
+                return {P::COLS, P::PARTS, of_block,
+                        stages > at_once ? stages - stages % at_once : stages};
     }
     return {};
 }

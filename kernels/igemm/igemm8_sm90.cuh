@@ -9,8 +9,6 @@
 #ifndef SPOPS_KERNELS_IGEMM_IGEMM8_SM90_CUH
 #define SPOPS_KERNELS_IGEMM_IGEMM8_SM90_CUH
 
-#include <stdlib.h>
-
 #include "kernels/core/sm90/tensor_map.cuh"
 #include "kernels/igemm/igemm8_epilogue.cuh"
 #include "kernels/igemm/igemm8_launch.cuh"
@@ -64,10 +62,10 @@ SPOPS_WGMMA8_COLS(256, SPOPS_NAMES_128, "%128", "%129", "%130");
 
 // ---- Policies -----------------------------------------------------------------------------------
 
-// PART: columns whose products are summed apart at a time, in BUFFERS, with so many registers; 0: products go
-// on from the sums, with those of igemm_sm90_policy.
-template <class BASE, int PART_, int BUFFERS_, int REGISTERS> struct igemm8_policy : BASE {
-    static constexpr int PART = PART_, BUFFERS = BUFFERS_;
+// PART: columns whose products are summed apart at a time, with so many registers; 0: products go on from
+// the sums, with those of igemm_sm90_policy.
+template <class BASE, int PART_, int REGISTERS> struct igemm8_policy : BASE {
+    static constexpr int PART = PART_;
     static constexpr int gather_registers = PART > 0 ? BASE::roles::left_to_gather(REGISTERS)
                                                      : BASE::gather_registers;
     static constexpr int multiply_registers = PART > 0 ? REGISTERS : BASE::multiply_registers;
@@ -103,30 +101,19 @@ __device__ __forceinline__ void igemm8_products(typename sum8_of<T>::type (&sum)
         wgmma_commit();
         wgmma_wait<0>();
     } else {
-        constexpr int parts = P::COLS / P::PART;
-        float part[P::BUFFERS][P::PART / 2];
-        const auto multiply = [&](int n) {
+#pragma unroll
+        for (int at = 0; at < P::COLS; at += P::PART) {
+            float part[P::PART / 2];
             wgmma_fence();
 #pragma unroll
             for (int i = 0; i < 4; ++i)
-                wgmma8<T, P::PART>::run(part[n % P::BUFFERS], at_address(a_form, a + i * 32),
-                                        at_address(b_form, b + step[i] + n * P::PART * line_bytes),
-                                        i > 0);
+                wgmma8<T, P::PART>::run(part, at_address(a_form, a + i * 32),
+                                        at_address(b_form, b + step[i] + at * line_bytes), i > 0);
             wgmma_commit();
-        };
-        if (P::BUFFERS == 2) multiply(0);
-#pragma unroll
-        for (int n = 0; n < parts; ++n) {
-            if (P::BUFFERS == 1) multiply(n);
-            if (P::BUFFERS == 2 && n + 1 < parts) {
-                multiply(n + 1);
-                wgmma_wait<1>();
-            } else {
-                wgmma_wait<0>();
-            }
+            wgmma_wait<0>();
 #pragma unroll
             for (int i = 0; i < P::PART / 2; ++i)
-                sum[n * P::PART / 2 + i] += part[n % P::BUFFERS][i];
+                sum[at / 2 + i] += part[i];
         }
     }
 }
@@ -236,39 +223,25 @@ spops_status launch_policy8(spops_context *ctx, const spops_igemm8_args *args)
                                             (size_t)P::shared_bytes, p);
 }
 
-// Where products go on from the sums, and where they are summed apart first.
-typedef igemm8_policy<igemm_sm90_policy<64, 2, 4, 4, 2>, 0, 0, 0> igemm8_64;
-typedef igemm8_policy<igemm_sm90_policy<128, 2, 8, 6, 1>, 0, 0, 0> igemm8_128;
-typedef igemm8_policy<igemm_sm90_policy<256, 2, 4, 4, 1>, 0, 0, 0> igemm8_256;
-typedef igemm8_policy<igemm_sm90_policy<64, 2, 8, 8, 1>, 64, 1, 112> igemm8_parts_64;
-typedef igemm8_policy<igemm_sm90_policy<128, 2, 8, 6, 1>, 128, 1, 176> igemm8_parts_128;
-typedef igemm8_policy<igemm_sm90_policy<256, 2, 4, 4, 1>, 128, 1, 224> igemm8_parts_256;
-
-// f(policy) of the tile with so many columns.
+// f(policy) of the tile with so many columns. Sums of f8e4m3 are made in parts, unless they are to be fast.
 template <class T, class F> spops_status with_policy8(int columns, bool fast, const F &f)
 {
+    typedef igemm_sm90_policy<64, 2, 4, 4, 2> narrow;
+    typedef igemm_sm90_policy<128, 2, 8, 6, 1> middle;
+    typedef igemm_sm90_policy<256, 2, 4, 4, 1> wide;
     if constexpr (std::is_same<T, f8e4m3>::value) {
-        const char *const variant = getenv("SPOPS_F8_VARIANT"); // to be measured
-        typedef igemm8_policy<igemm_sm90_policy<64, 2, 4, 4, 2>, 32, 1, 88> v64;
-        typedef igemm8_policy<igemm_sm90_policy<128, 2, 8, 6, 1>, 64, 2, 176> v128;
-        typedef igemm8_policy<igemm_sm90_policy<256, 2, 4, 4, 1>, 64, 2, 216> v256;
-        typedef igemm8_policy<igemm_sm90_policy<256, 2, 4, 4, 1>, 64, 1, 208> w256;
-        const char v = variant == nullptr ? '0' : *variant;
-        if (!fast && v == '1')
-            return columns == 64 ? f(v64()) : columns == 128 ? f(v128()) : f(v256());
-        if (!fast && v == '2' && columns == 256) return f(w256());
         if (!fast) {
             switch (columns) {
-            case 64: return f(igemm8_parts_64());
-            case 128: return f(igemm8_parts_128());
-            default: return f(igemm8_parts_256());
+            case 64: return f(igemm8_policy<narrow, 32, 88>());
+            case 128: return f(igemm8_policy<middle, 128, 176>());
+            default: return f(igemm8_policy<wide, 128, 224>());
             }
         }
     }
     switch (columns) {
-    case 64: return f(igemm8_64());
-    case 128: return f(igemm8_128());
-    default: return f(igemm8_256());
+    case 64: return f(igemm8_policy<narrow, 0, 0>());
+    case 128: return f(igemm8_policy<middle, 0, 0>());
+    default: return f(igemm8_policy<wide, 0, 0>());
     }
 }
 

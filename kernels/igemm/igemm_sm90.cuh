@@ -627,7 +627,7 @@ template <class P, class S>
 __device__ bool igemm_join(const igemm_sm90_params &p, const igemm_sm90_block<P> &block,
                            S (&sum)[P::COLS / 2], int tile, int group, int t)
 {
-    typedef typename four_of<S>::type float4;
+    typedef typename four_of<S>::type four;
     if (p.shares == 0) return true; // no block has a share: nobody wrote one
     const igemm_share share = igemm_share_of(block);
     if (share.each == 0) return true;
@@ -639,13 +639,13 @@ __device__ bool igemm_join(const igemm_sm90_params &p, const igemm_sm90_block<P>
     // What a share has of a tile that began before it comes first, then of one that goes on.
     const auto place = [&](int s) {
         const int64_t part = (2 * s + (s == first)) * p.col_tiles + col_tile;
-        return reinterpret_cast<float4 *>(p.partials) +
+        return reinterpret_cast<four *>(p.partials) +
                (part * P::GROUPS + group) * (P::COLS / 8 * 128) + t;
     };
-    float4 *const to = place(own);
+    four *const to = place(own);
 #pragma unroll
     for (int i = 0; i < P::COLS / 8; ++i)
-        __stcg(to + i * 128, float4{sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]});
+        __stcg(to + i * 128, four{sum[4 * i], sum[4 * i + 1], sum[4 * i + 2], sum[4 * i + 3]});
     __threadfence();
     const auto wait_for_group = [&] { named_barrier_wait<128>(1 + group); };
     uint32_t *const ticket =
@@ -663,11 +663,11 @@ __device__ bool igemm_join(const igemm_sm90_params &p, const igemm_sm90_block<P>
     for (int i = 0; i < P::COLS / 2; ++i)
         sum[i] = 0.0f;
     for (int s = first; s <= last; ++s) {
-        const float4 *const from = place(s);
+        const four *const from = place(s);
         constexpr int at_once = P::COLS % 64 == 0 ? 8 : 4;
 #pragma unroll
         for (int begin = 0; begin < P::COLS / 8; begin += at_once) {
-            float4 got[at_once];
+            four got[at_once];
 #pragma unroll
             for (int i = 0; i < at_once; ++i)
                 got[i] = __ldcg(from + (begin + i) * 128);

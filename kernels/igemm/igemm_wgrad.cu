@@ -9,8 +9,10 @@ extern "C" bool spops_cuda_igemm_wgrad_fits(const spops_context *ctx,
                                             const spops_igemm_wgrad_args *args)
 {
 #ifdef SPOPS_SM90A
+    constexpr int64_t most_tiles = 65535; // of a grid along y
     return ctx->info.compute_capability == 90 && args->x.dtype != SPOPS_DTYPE_F32 &&
-           spops::is_wide(args->x) && spops::is_wide(args->g);
+           spops::is_wide(args->x) && spops::is_wide(args->g) &&
+           spops::igemm_wgrad_tiles(args) <= most_tiles;
 #else
     (void)ctx, (void)args;
     return false;

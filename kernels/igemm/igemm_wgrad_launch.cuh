@@ -17,6 +17,20 @@ inline int32_t igemm_wgrad_tile_of(const spops_igemm_wgrad_args *args)
                : spops_igemm_wgrad_tile(args->units != nullptr, args->x.cols, args->g.cols);
 }
 
+// Tiles of channels of x and of g, each a row of blocks.
+inline int64_t igemm_wgrad_tiles(const spops_igemm_wgrad_args *args)
+{
+    switch (igemm_wgrad_tile_of(args)) {
+#define SPOPS_TILE(number, units, max_x, max_g, columns, groups, ...)                              \
+    case number:                                                                                   \
+        return ((args->x.cols + 64 * groups - 1) / (64 * groups)) *                                \
+               ((args->g.cols + columns - 1) / columns);
+        SPOPS_IGEMM_WGRAD_TILES(SPOPS_TILE)
+#undef SPOPS_TILE
+    default: return 0;
+    }
+}
+
 spops_status launch_igemm_wgrad_sm90(spops_context *ctx, const spops_igemm_wgrad_args *args);
 
 // Where the rows of a product come from: lists of pairs, units, or both matrices in order.

@@ -11,6 +11,7 @@
 #include "kernels/norm/norm_rows.cuh"
 #include "norm/addnorm_args.h"
 #include "spops/device/dtypes.cuh"
+#include "spops/device/grid_dependency.cuh"
 
 namespace
 {
@@ -413,6 +414,8 @@ template <bool WHOLE, int PIECES, bool ANY, class T, int VEC>
 __global__ void __launch_bounds__(threads)
     held_forward_kernel(const __grid_constant__ norm_params p)
 {
+    grid_dependency_wait();
+    grid_launch_dependents();
     const int64_t n = rows_of(p);
     const row_walk<WHOLE> rows(p);
     const held_row<PIECES, VEC> row(p, rows.lanes);
@@ -459,6 +462,8 @@ struct addnorm_params {
 template <bool WHOLE, int PIECES, bool ANY, class T, int VEC>
 __global__ void __launch_bounds__(threads) addnorm_kernel(const __grid_constant__ addnorm_params a)
 {
+    grid_dependency_wait();
+    grid_launch_dependents();
     const norm_params &p = a.norm;
     const int64_t n = rows_of(p);
     const row_walk<WHOLE> rows(p);
@@ -500,6 +505,8 @@ __global__ void __launch_bounds__(threads) addnorm_kernel(const __grid_constant_
 template <bool ANY, class T, int VEC>
 __global__ void __launch_bounds__(threads) row_forward_kernel(const __grid_constant__ norm_params p)
 {
+    grid_dependency_wait();
+    grid_launch_dependents();
     const int64_t n = rows_of(p);
     const row_walk<true> rows(p);
     for (int64_t r = rows.first; rows.goes_on(r, n); r += rows.step) {
@@ -521,18 +528,16 @@ __global__ void __launch_bounds__(threads) row_forward_kernel(const __grid_const
     }
 }
 
-template <bool WHOLE, class T, int VEC>
+template <class T, int VEC>
 __global__ void __launch_bounds__(threads)
     row_statistics_kernel(const __grid_constant__ norm_params p)
 {
     const int64_t n = rows_of(p);
-    const row_walk<WHOLE> rows(p);
-    const int lanes = rows.lanes;
+    const row_walk<true> rows(p);
     for (int64_t r = rows.first; rows.goes_on(r, n); r += rows.step) {
-        const bool counts = WHOLE || r < n;
         float mean, rstd;
-        row_statistics<T, VEC>(p, lanes, r, counts, mean, rstd);
-        if (!counts || threadIdx.x % lanes != 0) continue;
+        row_statistics<T, VEC>(p, 32, r, true, mean, rstd);
+        if (threadIdx.x % 32 != 0) continue;
         p.scratch.row_mean[r] = mean;
         p.scratch.row_rstd[r] = rstd;
     }
@@ -599,20 +604,17 @@ __global__ void __launch_bounds__(threads)
 }
 
 // grad_x may be grad_out: a lane stores what it alone has read.
-template <bool WHOLE, bool ANY, class T, int VEC>
+template <bool ANY, class T, int VEC>
 __global__ void __launch_bounds__(threads)
     row_gradient_kernel(const __grid_constant__ norm_params p)
 {
     const int64_t n = rows_of(p);
-    const row_walk<WHOLE> rows(p);
-    const int lanes = rows.lanes;
+    const row_walk<true> rows(p);
     for (int64_t r = rows.first; rows.goes_on(r, n); r += rows.step) {
-        const bool counts = WHOLE || r < n;
-        const float row_mean = counts ? p.scratch.row_mean[r] : 0.0f;
-        const float row_rstd = counts ? p.scratch.row_rstd[r] : 0.0f;
+        const float row_mean = p.scratch.row_mean[r], row_rstd = p.scratch.row_rstd[r];
         float sum = 0.0f, product = 0.0f, h[VEC], g[VEC];
         column_params<VEC> s;
-        for (row_pieces<VEC> piece(lanes, counts); piece.there(p); piece.next()) {
+        for (row_pieces<VEC> piece(32, true); piece.there(p); piece.next()) {
             const place at = piece.at(p);
             s.read(p, at);
             s.set_row(row_mean, row_rstd);
@@ -624,9 +626,9 @@ __global__ void __launch_bounds__(threads)
                 product += g[j] * s.gamma[j] * h[j];
             }
         }
-        const float mean = p.is_rms ? 0.0f : row_sum(lanes, sum) / (float)p.cols;
-        const float slope = row_sum(lanes, product) / (float)p.cols;
-        for (row_pieces<VEC> piece(lanes, counts); piece.there(p); piece.next()) {
+        const float mean = p.is_rms ? 0.0f : row_sum(32, sum) / (float)p.cols;
+        const float slope = row_sum(32, product) / (float)p.cols;
+        for (row_pieces<VEC> piece(32, true); piece.there(p); piece.next()) {
             const place at = piece.at(p);
             s.read(p, at);
             s.set_row(row_mean, row_rstd);
@@ -736,12 +738,12 @@ template <bool ANY, class T, int VEC> struct launcher {
         norm_params p = params_of(args);
         const norm_grids g = grids_of<VEC>(ctx, args, &p);
         if (args->mean == nullptr)
-            return launch(ctx, "norm_forward: launch of row_forward",
-                          pick(p, held_forward_kernel<false, 1, ANY, T, VEC>,
-                               held_forward_kernel<true, 1, ANY, T, VEC>,
-                               held_forward_kernel<true, pieces, ANY, T, VEC>,
-                               row_forward_kernel<ANY, T, VEC>),
-                          g.whole_rows, threads, p);
+            return launch<WAITS_FOR_PREVIOUS>(ctx, "norm_forward: launch of row_forward",
+                                              pick(p, held_forward_kernel<false, 1, ANY, T, VEC>,
+                                                   held_forward_kernel<true, 1, ANY, T, VEC>,
+                                                   held_forward_kernel<true, pieces, ANY, T, VEC>,
+                                                   row_forward_kernel<ANY, T, VEC>),
+                                              g.whole_rows, threads, p);
         return launch(ctx, "norm_forward: launch of batch_forward",
                       batch_forward_kernel<ANY, T, VEC>, g.rows, threads, p);
     }
@@ -757,11 +759,12 @@ template <bool ANY, class T, int VEC> struct launcher {
         a.y_gamma = args->y_gamma;
         a.y_beta = args->y_beta;
         a.norm_y = args->norm_y;
-        return launch(ctx, "addnorm: launch",
-                      a.norm.lanes < 32         ? addnorm_kernel<false, 1, ANY, T, VEC>
-                      : a.norm.cols <= 32 * VEC ? addnorm_kernel<true, 1, ANY, T, VEC>
-                                                : addnorm_kernel<true, pieces, ANY, T, VEC>,
-                      g.whole_rows, threads, a);
+        return launch<WAITS_FOR_PREVIOUS>(ctx, "addnorm: launch",
+                                          a.norm.lanes < 32 ? addnorm_kernel<false, 1, ANY, T, VEC>
+                                          : a.norm.cols <= 32 * VEC
+                                              ? addnorm_kernel<true, 1, ANY, T, VEC>
+                                              : addnorm_kernel<true, pieces, ANY, T, VEC>,
+                                          g.whole_rows, threads, a);
     }
     // Of layer norm.
     static spops_status backward_of_rows(spops_context *ctx, const spops_norm_args *args)
@@ -778,24 +781,19 @@ template <bool ANY, class T, int VEC> struct launcher {
                           threads, p);
         }
         SPOPS_TRY(launch(ctx, "norm_backward: launch of row_statistics",
-                         row_statistics_kernel<true, T, VEC>, g.whole_rows, threads, p));
+                         row_statistics_kernel<T, VEC>, g.whole_rows, threads, p));
         SPOPS_TRY(launch(ctx, "norm_backward: launch of chunk_sums", chunk_sums_kernel<ANY, T, VEC>,
                          g.chunks, threads, p));
         SPOPS_TRY(launch(ctx, "norm_backward: launch of merge_sums", merge_sums_kernel, g.columns,
                          threads, p));
         return launch(ctx, "norm_backward: launch of row_gradient",
-                      row_gradient_kernel<true, ANY, T, VEC>, g.whole_rows, threads, p);
+                      row_gradient_kernel<ANY, T, VEC>, g.whole_rows, threads, p);
     }
     static spops_status backward(spops_context *ctx, const spops_norm_args *args)
     {
         norm_params p = params_of(args);
         if (args->mean == nullptr) return backward_of_rows(ctx, args);
         const norm_grids g = grids_of<VEC>(ctx, args, &p);
-        if (args->mean == nullptr)
-            SPOPS_TRY(launch(ctx, "norm_backward: launch of row_statistics",
-                             p.lanes == 32 ? row_statistics_kernel<true, T, VEC>
-                                           : row_statistics_kernel<false, T, VEC>,
-                             g.whole_rows, threads, p));
         if (args->total_rows == 0) {
             SPOPS_TRY(launch(ctx, "norm_backward: launch of chunk_sums",
                              chunk_sums_kernel<ANY, T, VEC>, g.chunks, threads, p));
@@ -803,11 +801,6 @@ template <bool ANY, class T, int VEC> struct launcher {
                              g.columns, threads, p));
         }
         if (args->grad_x.data == nullptr) return SPOPS_STATUS_OK;
-        if (args->mean == nullptr)
-            return launch(ctx, "norm_backward: launch of row_gradient",
-                          p.lanes == 32 ? row_gradient_kernel<true, ANY, T, VEC>
-                                        : row_gradient_kernel<false, ANY, T, VEC>,
-                          g.whole_rows, threads, p);
         return launch(ctx, "norm_backward: launch of batch_gradient",
                       batch_gradient_kernel<ANY, T, VEC>, g.rows, threads, p);
     }

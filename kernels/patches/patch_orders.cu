@@ -88,26 +88,6 @@ __device__ __forceinline__ spops_patch_curve_rule rule_of(const order_job &p)
 
 // ---- Patches and tiles --------------------------------------------------------------------------
 
-// Whether offsets ascend from 0 and end within the capacities; leaves the faults.
-__device__ bool check_offsets(const order_job &p)
-{
-    __shared__ int32_t falls, beyond;
-    if (threadIdx.x == 0) falls = INT32_MAX, beyond = 0;
-    __syncthreads();
-    for (int32_t b = (int32_t)threadIdx.x; b <= p.num_samples; b += plan_threads) {
-        const int32_t offset = offset_of(p, b);
-        if (b == 0 ? offset != 0 : offset < offset_of(p, b - 1)) atomicMin(&falls, b);
-        if (b == p.num_samples)
-            beyond = offset > p.num_rows || offset > p.max_entries[SPOPS_SIDE_TARGET];
-    }
-    __syncthreads();
-    const bool valid = falls == INT32_MAX && !beyond;
-    if (threadIdx.x == 0)
-        *p.faults = {{falls, INT32_MAX}, {INT32_MAX, INT32_MAX},       INT32_MAX,
-                     INT32_MAX,          falls == INT32_MAX && beyond, INT32_MAX};
-    return valid;
-}
-
 // Entries of a patch: where they begin among queries and among keys, and how many there are.
 struct cut_patch {
     int32_t begin[SPOPS_NUM_SIDES], num[SPOPS_NUM_SIDES];
@@ -182,7 +162,8 @@ __global__ void __launch_bounds__(plan_threads)
     const order_job &p = jobs.job[blockIdx.x];
     const spops_patch_curve_rule rule = rule_of(p);
     const int num_sides = p.same ? 1 : SPOPS_NUM_SIDES;
-    const bool valid = check_offsets(p);
+    const bool valid = check_offsets(p.num_samples, p.num_rows, p.max_entries[SPOPS_SIDE_TARGET],
+                                     p.faults, [&](int32_t b) { return offset_of(p, b); });
     const int32_t i = (int32_t)threadIdx.x;
     spops_patch_storage s = {}; // what place_samples reads of it
     s.max_patches = p.max_patches;

@@ -72,6 +72,28 @@ inline workspace carve_workspace(const spops_patch_storage *s, spops_carver *c)
 
 constexpr int sample_threads = 1024;
 
+// Whether offset(b) of samples ascend from 0 and end within num_rows and max_entries; leaves the faults. One
+// block, whose first thread alone may read them before the next barrier.
+template <class Offset>
+__device__ inline bool check_offsets(int32_t num_samples, int64_t num_rows, int64_t max_entries,
+                                     spops_patch_faults *faults, const Offset &offset)
+{
+    __shared__ int32_t falls, beyond;
+    if (threadIdx.x == 0) falls = INT32_MAX, beyond = 0;
+    __syncthreads();
+    for (int32_t b = (int32_t)threadIdx.x; b <= num_samples; b += sample_threads) {
+        const int32_t own = offset(b);
+        if (b == 0 ? own != 0 : own < offset(b - 1)) atomicMin(&falls, b);
+        if (b == num_samples) beyond = own > num_rows || own > max_entries;
+    }
+    __syncthreads();
+    const bool valid = falls == INT32_MAX && !beyond;
+    if (threadIdx.x == 0)
+        *faults = {{falls, INT32_MAX}, {INT32_MAX, INT32_MAX},       INT32_MAX,
+                   INT32_MAX,          falls == INT32_MAX && beyond, INT32_MAX};
+    return valid;
+}
+
 // A source of patches whose samples have counts(b): patches and keys. One block finds where those of
 // each sample begin, and whether they fit; `valid` says whether there is anything.
 template <class Counts>

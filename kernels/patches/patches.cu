@@ -97,20 +97,9 @@ __device__ int32_t offset_of(const order_params &p, int32_t sample)
 __global__ void __launch_bounds__(sample_threads)
     start_order(const __grid_constant__ order_params p)
 {
-    __shared__ int32_t falls, beyond;
-    if (threadIdx.x == 0) falls = INT32_MAX, beyond = 0;
-    __syncthreads();
-    for (int32_t b = (int32_t)threadIdx.x; b <= p.num_samples; b += sample_threads) {
-        const int32_t offset = offset_of(p, b);
-        if (b == 0 ? offset != 0 : offset < offset_of(p, b - 1)) atomicMin(&falls, b);
-        if (b == p.num_samples)
-            beyond = offset > p.s.num_rows || offset > p.s.sides[SPOPS_SIDE_TARGET].max_entries;
-    }
-    __syncthreads();
-    const bool valid = falls == INT32_MAX && !beyond;
-    if (threadIdx.x == 0)
-        *p.s.faults = {{falls, INT32_MAX}, {INT32_MAX, INT32_MAX},       INT32_MAX,
-                       INT32_MAX,          falls == INT32_MAX && beyond, INT32_MAX};
+    const bool valid =
+        check_offsets(p.num_samples, p.s.num_rows, p.s.sides[SPOPS_SIDE_TARGET].max_entries,
+                      p.s.faults, [&](int32_t b) { return offset_of(p, b); });
     __syncthreads();
     place_samples(p.s, p.w.samples, p.num_samples, valid, [&](int32_t b) {
         const int32_t n = offset_of(p, b + 1) - offset_of(p, b);

@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CPU beside what people use there: convolutions and a network beside spconv, voxels beside small_gicp, radius search beside nanoflann and SciPy.
+"""The CPU beside what people use there: convolutions and a network beside spconv, voxels beside small_gicp and NumPy, radius search beside
+nanoflann and SciPy, BEV pooling beside SciPy's sparse product.
 
-    python python/bench/cpu.py SCAN.npy [--voxel 0.1] [--points POINTS.npy] [--cores 2] [--samples 9]
+    python python/bench/cpu.py SCAN.npy [--voxel 0.1] [--points POINTS.npy] [--rig RIG.json] [--cores 2] [--samples 9]
+        [--rig RIG.json]            cameras (intrinsics, cam2lidar, lidar2ego of nuScenes), with BEVDet's sizes: 6 x 59 x 16 x 44, 128 x 128 cells
         [--nanoflann FOLDER]        of nanoflann.hpp (Debian: libnanoflann-dev); its program is compiled with the compiler c++
+        [--clock cpu]               CPU time of the process instead of the time that passes: with --cores 1, where others use the machine too
         [--output FILE]             one JSON object a line
 
 Each library runs on the same cores, on the same rows, in turns; medians count. What is not installed is left out and named. Sparse
@@ -25,7 +28,9 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-CHANNELS = 16, 32, 64, 128
+CHANNELS = 16, 32, 64, 128, 256
+BEV = dict(num_depths=59, feature_height=16, feature_width=44, num_cells_x=128, num_cells_y=128, num_cells_z=1)  # BEVDet's
+BEV_COLS = 80
 RADIUS_M = 0.03722  # 13.9 neighbours of a point of points_200000.npy
 
 
@@ -35,11 +40,16 @@ def arguments():
     p.add_argument("--voxel", type=float, default=0.1, help="m")
     p.add_argument("--points", help="[N, 3] f32 for the radius search (default: the scan)")
     p.add_argument("--radius", type=float, default=RADIUS_M, help="m")
+    p.add_argument("--rig", help="cameras, JSON, for BEV pooling")
     p.add_argument("--cores", type=int, default=2)
     p.add_argument("--samples", type=int, default=9)
     p.add_argument("--nanoflann", default="/usr/include")
+    p.add_argument("--clock", choices=("wall", "cpu"), default="wall")
     p.add_argument("--output")
     return p.parse_args()
+
+
+clock = time.perf_counter
 
 
 def in_turns(runs: dict, samples: int) -> dict:
@@ -49,9 +59,9 @@ def in_turns(runs: dict, samples: int) -> dict:
         run()
     for _ in range(samples):
         for name, run in runs.items():
-            begin = time.perf_counter()
+            begin = clock()
             run()
-            times[name].append(1e3 * (time.perf_counter() - begin))
+            times[name].append(1e3 * (clock() - begin))
     return {name: statistics.median(t) for name, t in times.items()}
 
 
@@ -79,9 +89,9 @@ def blas_gflops(rows: int, channels: int) -> float:
     out = np.empty((rows, channels), np.float32)
     times = []
     for _ in range(7):
-        begin = time.perf_counter()
+        begin = clock()
         np.matmul(x, w, out=out)
-        times.append(time.perf_counter() - begin)
+        times.append(clock() - begin)
     return 2e-9 * rows * channels * channels / statistics.median(times)
 
 
@@ -183,7 +193,27 @@ def voxels(a, table, points):
         counts["small_gicp"] = runs["small_gicp"]().size()
     else:
         print("small_gicp: not installed")
+    narrow = np.ascontiguousarray(points[:, :3])
+    runs["numpy"] = lambda: numpy_voxels(narrow, a.voxel)
+    counts["numpy"] = len(runs["numpy"]())
     table.row(f"voxels of {len(points)} points, means", in_turns(runs, a.samples), voxels=counts)
+
+
+def numpy_voxels(points, size_m):
+    """Means of the points of each voxel, as fast as NumPy's sorts offer it: a key holds a point's voxel and, below it, the point."""
+    import numpy as np
+
+    key, bits = np.zeros(len(points), np.int64), (len(points) - 1).bit_length()
+    for column in points.T:
+        cells = np.floor(column.astype(np.float64) / size_m).astype(np.int64)
+        cells -= cells.min()
+        key = (key << int(cells.max()).bit_length()) | cells
+    key = (key << bits) | np.arange(len(points))
+    key.sort()
+    order, key = key & ((1 << bits) - 1), key >> bits
+    start = np.flatnonzero(np.concatenate([[True], key[1:] != key[:-1]]))
+    sums = np.add.reduceat(points[order], start, axis=0)
+    return sums / np.diff(np.append(start, len(points)))[:, None].astype(np.float32)
 
 
 def radius(a, table):
@@ -216,8 +246,68 @@ def radius(a, table):
     table.row(f"radius search, {len(points)} points", ms, **counts)
 
 
+def bev_ranks(path):
+    """Depth element, pixel row and cell of every point inside the grid, ordered by cell, and the number of cameras."""
+    import numpy as np
+
+    depths, height, width = BEV["num_depths"], BEV["feature_height"], BEV["feature_width"]
+    rig = json.loads(Path(path).read_text())
+    u, v = np.linspace(0, 703, width), np.linspace(0, 255, height)  # px of the input, which is the image at 0.48 less (32, 176) px
+    depth_m, v, u = np.meshgrid(np.arange(1.0, 1 + depths), v, u, indexing="ij")
+    pixels = np.stack([(u + 32) / 0.48 * depth_m, (v + 176) / 0.48 * depth_m, depth_m], -1).reshape(-1, 3)
+    cells = []
+    for camera in rig["cameras"]:
+        to_ego = np.array(rig["lidar2ego"]) @ np.array(camera["cam2lidar"])
+        points = pixels @ np.linalg.inv(np.array(camera["intrinsics"])).T @ to_ego[:3, :3].T + to_ego[:3, 3]
+        x, y, z = np.floor((points - (-51.2, -51.2, -5.0)) / (0.8, 0.8, 8.0)).astype(np.int64).T
+        inside = (x >= 0) & (x < BEV["num_cells_x"]) & (y >= 0) & (y < BEV["num_cells_y"]) & (z == 0)
+        cells.append(np.where(inside, y * BEV["num_cells_x"] + x, -1))
+    cells = np.concatenate(cells)
+    ranks_depth = np.flatnonzero(cells >= 0)
+    ranks_depth = ranks_depth[np.argsort(cells[ranks_depth], kind="stable")]
+    area = height * width
+    ranks_feat = ranks_depth // (depths * area) * area + ranks_depth % area
+    return ranks_depth, ranks_feat, cells[ranks_depth], len(rig["cameras"])
+
+
+def bev(a, table):
+    """Both sum the same terms, each in f32: they differ by at most one rounding a term and result. SciPy's matrix has the depth values, gathered."""
+    import numpy as np
+    import torch
+
+    import spops.functional as F
+
+    if a.rig is None or not importlib.util.find_spec("scipy"):
+        print("BEV pooling: no --rig is given, or SciPy is not installed")
+        return
+    import scipy.sparse
+
+    *ranks, cameras = bev_ranks(a.rig)
+    num_cells, pixels = BEV["num_cells_x"] * BEV["num_cells_y"], cameras * BEV["feature_height"] * BEV["feature_width"]
+    starts = np.flatnonzero(np.diff(ranks[2], prepend=-1))
+    arrays = (*ranks, starts, np.diff(starts, append=len(ranks[2])))
+    plan = F.bev_plan_ranks(*(torch.from_numpy(x.astype(np.int32)) for x in arrays), num_batches=1, num_cameras=cameras, max_cols=BEV_COLS, **BEV)
+    generator = torch.Generator().manual_seed(1)
+    depth = torch.rand(pixels * BEV["num_depths"], 1, generator=generator)
+    feat = torch.randn(pixels, BEV_COLS, generator=generator)
+    out = torch.full((num_cells, BEV_COLS), float("nan"))
+    offsets = np.searchsorted(ranks[2], np.arange(num_cells + 1))
+    matrix = scipy.sparse.csr_matrix((depth.numpy()[ranks[0], 0], ranks[1], offsets), shape=(num_cells, pixels))
+    runs = {"spops": lambda: F.bevpool(feat, depth, plan, out=out), "scipy": lambda: matrix @ feat.numpy()}
+    runs["spops"]()
+    wide = feat.numpy().astype(np.float64)
+    bound = (np.diff(offsets)[:, None] + 2) * 2.0**-24 * (abs(matrix).astype(np.float64) @ np.abs(wide))
+    for name, found in (("spops", out.numpy()), ("scipy", runs["scipy"]())):
+        if not (np.abs(found - matrix.astype(np.float64) @ wide) <= bound).all():
+            raise SystemExit(f"{name}: an error exceeds the bound of an f32 sum")
+    table.row(f"BEV pooling, {len(ranks[0])} points, {BEV_COLS} channels, f32", in_turns(runs, 5 * a.samples), rig=Path(a.rig).name)
+
+
 def main():
+    global clock
     a = arguments()
+    if a.clock == "cpu":
+        clock = time.process_time
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: a.cores])
     for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(a.cores)
@@ -232,7 +322,7 @@ def main():
     coords = torch.from_numpy(np.unique(cells - cells.min(0), axis=0))
     processor = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "unknown")
     commit = os.environ.get("SPOPS_COMMIT") or subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout.strip()
-    facts = {"date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"), "commit": commit, "device": processor, "threads": a.cores,
+    facts = {"date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"), "commit": commit, "device": processor, "threads": a.cores, "clock": a.clock,
              "scan": Path(a.scan).name, "voxel_m": a.voxel, "command": " ".join(["python", "python/bench/cpu.py", *map(os.path.basename, sys.argv[1:])])}  # fmt: skip
     print(f"{processor}, {a.cores} cores; {Path(a.scan).name}: {len(points)} points, {len(coords)} voxels of {a.voxel} m", flush=True)
     table = Table(a, facts)
@@ -247,6 +337,7 @@ def main():
         print("spconv: not installed")
     voxels(a, table, points)
     radius(a, table)
+    bev(a, table)
     convolutions(a, table, modules, coords)
     network(a, table, modules, points)
 

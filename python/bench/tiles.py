@@ -3,17 +3,21 @@
 
     python python/bench/tiles.py --out DIR [--points 40e6] [--files 16] [--voxel 0.5] [--tile 500] [--device cuda] [--workers 16]
 
-The cloud is a street plan with houses and trees, 20 points a square metre; its files are made and kept in DIR/in.
+The cloud is a street plan with houses and trees, 20 points a square metre; its files are made and kept in DIR/in,
+with --distinct as many of them, and the others are copies at other places. Making them is no part of the job.
 The network is examples/python/minkunet.py with drawn weights. The rate of one tile alone, repeated, stands beside
-the rate of the GPU in the job.
+the rate of the GPU in the job. Progress is on stderr. A run that ended anywhere goes on with --keep; figures are
+then of what was left.
 """
 import argparse
 import importlib.util
 import json
 import multiprocessing
 import shutil
+import struct
+import sys
+import threading
 import time
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -42,15 +46,52 @@ def make_file(place, side, n, at):
     part.rename(place)
 
 
-def make_cloud(folder, points, files, workers):
+def move_file(source, place, at):
+    """A copy of a file of make_file at another place: its header says where its points are."""
+    part = Path(place).with_name("." + Path(place).name)
+    shutil.copyfile(source, part)
+    with open(part, "r+b") as f:
+        f.seek(155)
+        old = struct.unpack("<9d", f.read(72))  # offsets x y z; most x, least x, most y, least y, most z, least z
+        by = [at[a] - old[a] for a in range(2)]
+        f.seek(155)
+        f.write(struct.pack("<9d", *at, old[2], old[3] + by[0], old[4] + by[0], old[5] + by[1], old[6] + by[1], *old[7:]))
+    part.rename(place)
+
+
+def make_cloud(folder, points, files, distinct, workers):
     folder.mkdir(parents=True, exist_ok=True)
     columns = round(files**0.5)
     n = int(points / files)
     side = (n / DENSITY) ** 0.5
-    jobs = [(str(folder / f"{i:03d}.laz"), side, n, (side * (i % columns), side * (i // columns))) for i in range(files)]
+    places = [(str(folder / f"{i:03d}.laz"), (side * (i % columns), side * (i // columns))) for i in range(files)]
+    made, moved = places[: distinct or files], places[distinct or files :]
     with multiprocessing.get_context("spawn").Pool(workers) as pool:
-        pool.starmap(make_file, [j for j in jobs if not Path(j[0]).exists()])
-    return [j[0] for j in jobs]
+        pool.starmap(make_file, [(p, side, n, at) for p, at in made if not Path(p).exists()], chunksize=1)
+        pool.starmap(move_file, [(made[i % len(made)][0], p, at) for i, (p, at) in enumerate(moved) if not Path(p).exists()], chunksize=1)
+    return [p for p, _ in places]
+
+
+class Memory(threading.Thread):
+    """The most of the machine's memory that was in use beyond the start's, without what files are kept in."""
+
+    def __init__(self):
+        super().__init__(daemon=True)
+        self.first = self.least = self.available()
+        self.start()
+
+    @staticmethod
+    def available():
+        with open("/proc/meminfo", encoding="ascii") as f:
+            return next(int(line.split()[1]) * 1024 for line in f if line.startswith("MemAvailable"))
+
+    def run(self):
+        while True:
+            self.least = min(self.least, self.available())
+            time.sleep(0.2)
+
+    def most_gib(self):
+        return (self.first - self.least) / 2**30
 
 
 def load_minkunet():
@@ -66,6 +107,7 @@ def main():
     p.add_argument("--out", required=True)
     p.add_argument("--points", type=float, default=40e6)
     p.add_argument("--files", type=int, default=16)
+    p.add_argument("--distinct", type=int, default=0, help="files that are made; others are copies of them (0: all are made)")
     p.add_argument("--voxel", type=float, default=0.5)
     p.add_argument("--tile", type=float, default=500.0)
     p.add_argument("--width", type=float, default=1.0)
@@ -77,17 +119,16 @@ def main():
     a = p.parse_args()
     out = Path(a.out)
 
-    import resource
-
     import torch
 
     import spops.tiles._run as engine
     from spops.tiles import Job, Segment
     from spops.tiles.__main__ import halo_of
 
-    began = time.perf_counter()
-    files = make_cloud(out / "in", a.points, a.files, a.workers)
+    began, used = time.perf_counter(), Memory()
+    files = make_cloud(out / "in", a.points, a.files, a.distinct, a.workers)
     print(f"made {a.points:,.0f} points in {time.perf_counter() - began:.1f} s", flush=True)
+    torch.manual_seed(1)  # a run that goes on has the same network
     net = load_minkunet().MinkUNet(width=a.width, levels=a.levels).eval()
     halo = halo_of(net, 4)
     if not a.keep:
@@ -109,15 +150,21 @@ def main():
     parts = {}
 
     def timed(name, function, *args):
+        print(f"{name}, after {time.perf_counter() - began:.1f} s", file=sys.stderr, flush=True)
         start = time.perf_counter()
         done = function(*args)
         parts[name] = time.perf_counter() - start
         return done
 
-    failed = {}
-    timed("cut", partial(engine._files_here, "cut", [i for i in range(len(files)) if not job.is_cut(i)], job.cut, 0, False, failed, a.workers))
-    keys = job.tiles()
-    first = timed("load one tile", job.load, keys[len(keys) // 2])
+    failed, left = {}, {}
+    cut_not = [i for i in range(len(files)) if not job.is_cut(i)]
+    left["cut"] = sum(job.files[i].num_points for i in cut_not)
+    timed("cut", engine._files_here, "cut", cut_not, job.cut, 2, True, failed, a.workers)
+    if failed:
+        raise SystemExit(f"cut: {failed}")
+    every = job.tiles()
+    keys = [k for k in every if not job.is_labelled(k)]
+    first = timed("load one tile", job.load, every[len(every) // 2])
     label(first)  # kernels are loaded
     alone = []
     for _ in range(3):
@@ -126,22 +173,36 @@ def main():
     if a.device != "cpu":
         torch.cuda.reset_peak_memory_stats()
     seconds.clear(), points.clear()
-    start = time.perf_counter()
-    engine._label_here(job, keys, lambda: label, 0, False, failed, a.readers)
-    parts["label"] = time.perf_counter() - start
+    timed("label", engine._label_here, job, keys, lambda: label, 2, True, failed, a.readers)
     if a.device != "cpu":
         memory.append(torch.cuda.max_memory_allocated() / 2**30)
-    timed("write", partial(engine._files_here, "write", range(len(files)), job.write, 0, False, failed, a.workers))
-    total = sum(parts[n] for n in ("cut", "label", "write"))
+    written_not = [i for i in range(len(files)) if not job.is_written(i) and job.is_complete(i)]
+    left["write"] = sum(job.files[i].num_points for i in written_not)
+    timed("write", engine._files_here, "write", written_not, job.write, 2, True, failed, a.workers)
     n = sum(f.num_points for f in job.files)
-    in_job, at_once = sum(points) / sum(seconds), len(first) / min(alone)
-    print(f"{n:,} points, {len(keys)} tiles of {job.grid.tile} voxels, halo {halo}: {sum(points) / n:.2f} points read for each of a core")
+    left["label"] = round(n * len(keys) / len(every))
+    report(a, job, parts, left, dict(tiles=len(every), halo=halo, network=sum(seconds), points_read=sum(points), points_of_one=len(first), one=min(alone)))
+    print(f"memory: {used.most_gib():.1f} GiB of the host at most, all processes; device {', '.join(f'{m:.1f} GiB' for m in memory) or 'none'}; {len(failed)} parts failed")
+    for part, error in failed.items():
+        print(f"{part}: {error}")
+    if failed:
+        raise SystemExit(1)
+
+
+def report(a, job, parts, left, said):
+    """What was done in this run, and how fast."""
+    total, n = sum(parts[name] for name in left), sum(f.num_points for f in job.files)
+    print(f"{n:,} points, {said['tiles']} tiles of {job.grid.tile} voxels, halo {said['halo']}" + ("" if all(v == n for v in left.values()) else "; of a job that was begun before"))
     for name in ("cut", "label", "write"):
-        print(f"{name:6s} {parts[name]:7.2f} s  {parts[name] / total:5.1%}  {n / parts[name]:14,.0f} points a second")
-    print(f"all    {total:7.2f} s         {n / total:14,.0f} points a second from LAZ to labels")
-    print(f"network {sum(seconds):.2f} s, {sum(seconds) / parts['label']:.1%} of label; {in_job:,.0f} points a second in the job, {at_once:,.0f} of one tile: {in_job / at_once:.1%}")
-    print(f"loading one tile {parts['load one tile']:.2f} s of {len(first):,} points; host memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB at most, device {memory}")
-    print(json.dumps(dict(points=n, tiles=len(keys), halo=halo, **parts, network=sum(seconds), in_job=in_job, at_once=at_once, failed=len(failed))))
+        print(f"{name:6s} {parts[name]:7.2f} s  {parts[name] / total:5.1%}  {left[name] / parts[name]:14,.0f} points a second")
+    if all(v == n for v in left.values()):
+        print(f"all    {total:7.2f} s         {n / total:14,.0f} points a second from LAZ to labels")
+    if said["points_read"]:
+        in_job, at_once = said["points_read"] / said["network"], said["points_of_one"] / said["one"]
+        print(f"{said['points_read'] / left['label']:.2f} points read for each of a core; loading one tile of {said['points_of_one']:,} points {parts['load one tile']:.2f} s")
+        print(f"network {said['network']:.2f} s, {said['network'] / parts['label']:.1%} of label; {in_job:,.0f} points a second in the job, {at_once:,.0f} of one tile: {in_job / at_once:.1%}")
+        said = dict(said, in_job=in_job, at_once=at_once)
+    print(json.dumps(dict(points=n, files=len(job.files), distinct=a.distinct or len(job.files), device=a.device, workers=a.workers, readers=a.readers, **parts, **said)))
 
 
 if __name__ == "__main__":

@@ -140,7 +140,7 @@ def conv_ints(of_map: tuple, kernel: Kernel, kind: str, width: int, device) -> t
         _exact[key] = F.sparseconv_plan(map, backward=True, max_in_channels=width, max_out_channels=width).ints
     size = {n: of_map[HEAD + _rows.kinds["kernel_map"].fields[n][0]] for n in ("max_in", "max_out", "max_pairs")}
     sizes = dict(num_out=size["max_out"], num_in=size["max_in"], max_pairs=size["max_pairs"])
-    own = _with(_exact[key], "sparseconv", crop_independent=int(_layers.plans_are_crop_independent), **sizes)
+    own = _with(_exact[key], "sparseconv", crop_independent=int(_layers.plans_are_crop_independent()), **sizes)
     return own + of_map
 
 
@@ -173,7 +173,7 @@ class _Filled(Relation):
         self.kernel, self.kind = kernel, kind
 
     def conv(self, channels: int, pairs: bool = True) -> Plan:
-        key = "conv", max(256, channels), _layers.plans_are_crop_independent
+        key = "conv", max(256, channels), _layers.plans_are_crop_independent()
         if key not in self._plans:
             device = self.map.device
             self._plans[key] = fill("sparseconv_plan", conv_ints(self.map.ints, self.kernel, self.kind, key[1], device), device, self.map)

@@ -18,7 +18,7 @@ import torch
 
 from . import _made, _signature
 from ._plan import HEAD
-from ._rows import ENUM, FLAGS, FLOAT, FLOATS, INT, INTS, PLAN, TENSOR, Argument, Operator, kinds, operators, python_of
+from ._rows import COMM, ENUM, FLAGS, FLOAT, FLOATS, INT, INTS, PLAN, TENSOR, Argument, Operator, kinds, operators, python_of
 from ._signature import is_given, python_name
 
 library = torch.library.Library("spops", "DEF")
@@ -32,6 +32,7 @@ class Row:
         self.op = op
         self.tensors = [a for a in op.inputs if a.kind == TENSOR]
         self.plans = [a for a in op.inputs if a.kind == PLAN]
+        self.comms = [a for a in op.inputs if a.kind == COMM]
         self.required = [a for a in self.tensors if not a.optional]
         self.first = python_name(self.required[0].name) if self.required else None
         self.is_placeless = all(a.optional for a in op.inputs)  # no argument says where it runs
@@ -415,6 +416,10 @@ def _prepare(row: Row) -> list[str]:
         n = python_name(a.name)
         test = f"{n} is not None and " if a.optional else ""
         lines.append(f"if {test}type({n}) is not Plan: _not_a_plan({row.op.name!r}, {a.name!r}, {n}, {a.type!r})")
+    for a in row.comms:
+        n = python_name(a.name)
+        test = f"{n} is not None and " if a.optional else ""
+        lines.append(f"if {test}not isinstance({n}, Comm): raise TypeError(f'{row.op.name}: {a.name} is {{type({n}).__name__}}, expected a Comm')")
     return lines
 
 
@@ -427,6 +432,8 @@ def _maker(row: Row) -> str:
             values.append(f"{n}.handle" if not a.optional else f"(None if {n} is None else {n}.handle)")
             descriptions.append(f"{n}.description" if not a.optional else f"(None if {n} is None else {n}.description)")
             keeps.append(n)
+        elif a.kind == COMM:
+            values.append(f"{n}._open()" if not a.optional else f"(None if {n} is None else {n}._open())")
         else:
             values.append(n)
         if not a.optional:
@@ -437,6 +444,7 @@ def _maker(row: Row) -> str:
     if op.num_optional:
         values.append("None")
     keep = keeps if out.may_be or kinds[out.type].parents else []
+    keep = keep + [python_name(a.name) for a in row.comms if not a.optional]  # one that may be left out is needed while it is made
     lines = [_head(op), *("    " + b for b in [*_prepare(row), *row.normalize(), *_uses(row)])]
     if row.required:
         lines.append(f"    handle = {op.name}_entry({', '.join(values)})")
@@ -554,6 +562,7 @@ def _make_all() -> dict[str, object]:
     rows = {name: Row(op) for name, op in operators.items()}
     text = []
     for name, row in rows.items():
+        assert not row.comms or row.op.makes_plan, name  # operators of torch take tensors and plans
         space[f"{name}_entry"] = getattr(_made.module, name)
         for a in (*row.op.attributes, *row.extra):
             if a.kind == ENUM:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor
@@ -20,7 +21,12 @@ from . import functional as F
 from ._made import _is_traced, current_stream
 
 
-plans_are_crop_independent = False
+_crop_independent: ContextVar[bool] = ContextVar("crop_independent", default=False)
+
+
+def plans_are_crop_independent() -> bool:
+    """Whether plans of convolutions that are made here and now are crop_independent."""
+    return _crop_independent.get()
 
 
 @contextmanager
@@ -29,14 +35,13 @@ def crop_independent():
 
     A row then has the same bits whatever other rows there are, as long as those that its taps meet are
     (docs/tiles.md). On the CPU that is so anyway. On CUDA it costs time where rows are few and channels
-    96 or more.
+    96 or more. It holds for this thread, as torch.autocast does.
     """
-    global plans_are_crop_independent
-    before, plans_are_crop_independent = plans_are_crop_independent, True
+    before = _crop_independent.set(True)
     try:
         yield
     finally:
-        plans_are_crop_independent = before
+        _crop_independent.reset(before)
 
 
 def matrices(weight: Tensor, krsc: bool) -> Tensor:

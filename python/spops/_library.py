@@ -55,6 +55,7 @@ class _Operator(_c.Structure):
         ("num_optional", _c.c_int32),
         ("arguments", _c.POINTER(_c.POINTER(_Argument))),
         ("entry", _c.c_void_p),
+        ("needs_handles", _c.c_int32),
     ]
 
 
@@ -68,6 +69,10 @@ class _Kind(_c.Structure):
         ("parents", _c.c_char_p),
         ("state", _c.c_char_p),
     ]
+
+
+class CommBroken(RuntimeError):
+    """A rank stopped or did not come; every later call on the communicator says the same."""
 
 
 def _find() -> str:

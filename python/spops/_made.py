@@ -17,8 +17,9 @@ from torch.compiler import is_compiling
 from . import _library, _rows
 from ._device import call_on, current_stream  # noqa: F401
 from ._plan import Plan, description_of, owners, recipe as _recipe  # noqa: F401
+from .comm import Comm  # noqa: F401
 
-for _error in (MemoryError, NotImplementedError):  # not all of tvm-ffi's versions know these by name
+for _error in (MemoryError, NotImplementedError, _library.CommBroken):  # not all of tvm-ffi's versions know these by name
     tvm_ffi.register_error(_error.__name__, _error)
 module = tvm_ffi.load_module(_library.path)
 

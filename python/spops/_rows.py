@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from . import _library
 
-TENSOR, PLAN, INT, FLOAT, ENUM, FLAGS, INTS, FLOATS = range(8)
+TENSOR, PLAN, INT, FLOAT, ENUM, FLAGS, INTS, FLOATS, COMM = range(9)
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,7 @@ class Operator:
     inferred: dict[str, str]  # sizes that no input alone gives
     gradient: Gradient | None
     num_optional: int
+    needs_handles: bool  # of this process: a communicator, a plan that is never a block
 
     @property
     def makes_plan(self) -> bool:
@@ -104,7 +105,7 @@ def _argument(a, text: str) -> Argument:
     return Argument(
         name, kind, bool(a.is_optional), _text(a.needs), _text(a.type), dims, bool(a.is_dense),
         _text(a.may_be), bool(a.is_updated), _text(a.first), _text(a.last), values, default,
-        a.count, kind < INT or _default(text, name), blocks.group(1) if blocks else "",
+        a.count, kind in (TENSOR, PLAN, COMM) or _default(text, name), blocks.group(1) if blocks else "",
     )  # fmt: skip
 
 
@@ -125,7 +126,7 @@ def _operator(o) -> Operator:
     inferred = dict(w.split("~", 1) for w in _text(o.types).split() if "~" in w)
     return Operator(
         o.name.decode(), o.function.decode(), _text(o.doc), o.index, *parts, variables, inferred,
-        _gradient(_text(o.gradient)), o.num_optional,
+        _gradient(_text(o.gradient)), o.num_optional, bool(o.needs_handles),
     )  # fmt: skip
 
 
@@ -156,6 +157,7 @@ def _read():
 
 
 operators, kinds = _read()
+of_tensors = {name: op for name, op in operators.items() if not op.needs_handles}  # what files, engines and XLA have
 
 
 # ---- Expressions ----------------------------------------------------------------------------------

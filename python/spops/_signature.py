@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 
-from ._rows import ENUM, FLAGS, FLOAT, FLOATS, INT, INTS, PLAN, TENSOR, Argument, Operator, operators
+from ._rows import COMM, ENUM, FLAGS, FLOAT, FLOATS, INT, INTS, PLAN, TENSOR, Argument, Operator, operators
 
 
 def python_name(name: str) -> str:
@@ -65,8 +65,8 @@ def parameters(op: Operator, array: str) -> list[tuple[str, str, str]]:
     attributes, out = [*op.attributes, *extra_attributes(op)], []
 
     def annotation(a: Argument) -> str:
-        if a.kind in (TENSOR, PLAN):
-            return (array if a.kind == TENSOR else "Plan") + (" | None" if a.optional else "")
+        if a.kind in (TENSOR, PLAN, COMM):
+            return {TENSOR: array, PLAN: "Plan", COMM: "Comm"}[a.kind] + (" | None" if a.optional else "")
         if a.kind == ENUM:
             return "str | int"
         return "bool" if a.type == "bool" else kinds_of[a.kind]
@@ -101,6 +101,8 @@ def documentation(op: Operator, parameters: list[tuple[str, str, str]], more: li
                 text += f", {a.first or '0'} to {a.last}"
         elif a.kind == PLAN:
             text = f"Plan of kind {a.type}"
+        elif a.kind == COMM:
+            text = "Comm, all of whose ranks call"
         elif a.kind in (ENUM, FLAGS):
             text = f"{a.type}: {', '.join(a.values)}" + (", joined by |" if a.kind == FLAGS else "")
         elif a.kind in (INTS, FLOATS):

@@ -8,7 +8,7 @@ import inspect
 from pathlib import Path
 
 from . import _generate, nn
-from ._rows import operators
+from ._rows import of_tensors, operators
 
 _head = '''# SPDX-License-Identifier: Apache-2.0
 # Written by python -m spops._stubs from the list of operators.
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from ._plan import Plan
+from .comm import Comm
 '''
 
 _jax_head = '''# SPDX-License-Identifier: Apache-2.0
@@ -43,10 +44,10 @@ def levels(
 '''
 
 
-def _functions(parameters, array: str, more: str) -> list[str]:
+def _functions(rows, parameters, array: str, more: str) -> list[str]:
     """A line a function; more: what one that makes a plan takes besides."""
     lines = []
-    for name, op in operators.items():
+    for name, op in rows.items():
         arguments = [f"    {n}: {t}" + (f" = {d}" if d else "") for n, t, d in parameters(op)]
         if op.makes_plan:
             result = "Plan"
@@ -63,13 +64,13 @@ def _functions(parameters, array: str, more: str) -> list[str]:
 
 
 def text() -> str:
-    return "\n".join([_head, *_functions(_generate.parameters, "Tensor", "")])
+    return "\n".join([_head, *_functions(operators, _generate.parameters, "Tensor", "")])
 
 
 def jax_text() -> str:
     from . import jax
 
-    return "\n".join([_jax_head, *_functions(jax.parameters, "Array", "    **capacities: int")])
+    return "\n".join([_jax_head, *_functions(of_tensors, jax.parameters, "Array", "    **capacities: int")])
 
 
 _nn_head = """# SPDX-License-Identifier: Apache-2.0

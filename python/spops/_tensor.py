@@ -101,7 +101,7 @@ class Relation:
         width = 256 if self.map.num_taps <= 64 else 32  # scratch is taps x width^2
         while width < channels:
             width *= 2
-        key = "conv", width, pairs, _layers.plans_are_crop_independent
+        key = "conv", width, pairs, _layers.plans_are_crop_independent()
         if key not in self._plans:
             how = dict(backward=True, max_in_channels=width, max_out_channels=width, crop_independent=key[3])
             try:

@@ -9,7 +9,6 @@ All ranks make the same calls in the same order.
 from __future__ import annotations
 
 import ctypes as _c
-import weakref
 from collections.abc import Sequence
 
 import torch
@@ -17,15 +16,12 @@ from torch import Tensor
 
 from . import _device, _library
 from ._boxed import function as _function
+from ._library import CommBroken
 
 ID_BYTES, MAX_VALUE_BYTES = 128, 4096
 _CPU, _CUDA, _BROKEN = 1, 2, 10
 _dtypes = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float8_e4m3fn: 3, torch.float8_e5m2: 4, torch.int8: 6,
            torch.int32: 7, torch.int64: 8, torch.float64: 9}  # fmt: skip
-
-
-class CommBroken(RuntimeError):
-    """A rank stopped or did not come; every later call on the communicator says the same."""
 
 
 class _ContextOptions(_c.Structure):
@@ -108,10 +104,11 @@ class Comm:
     device : torch.device
     """
 
+    _owner = None  # it is no plan, among what a plan keeps
+
     def __init__(self, device, create):
         """Use of_threads, of_process_group or of_nccl_id. create(ctx, out) makes the communicator."""
         self._comm, self._contexts, self._moving = None, {}, None
-        self._dependents: weakref.WeakSet = weakref.WeakSet()  # what lives in the contexts (spops.ranks)
         self.device = torch.device(device)
         if self.device.type == "cuda" and self.device.index is None:
             self.device = torch.device("cuda", torch.cuda.current_device())
@@ -152,9 +149,7 @@ class Comm:
         return cls.of_nccl_id(shared[0], size, rank, device, timeout_ms)
 
     def close(self) -> None:
-        """Give the rank's end back; ranks that wait for it get an error."""
-        for made in list(getattr(self, "_dependents", ())):
-            made.close()
+        """Give the rank's end back; ranks that wait for it get an error. Plans on it refuse from then on."""
         if getattr(self, "_comm", None):
             _destroy(self._comm)
             self._comm = None

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from ._plan import Plan
+from .comm import Comm
 
 def segments(
     keys: Tensor,
@@ -596,6 +597,48 @@ def batchnorm_backward(
     grad_beta: Tensor | bool = True,
 ) -> Tensor | tuple[Tensor, ...]: ...  # Gradients of batchnorm after batchnorm_statistics; of constant statistics with fixed_statistics.
 
+def batchnorm_merge(
+    statistics: Tensor,
+    chunk_rows: Tensor,
+    momentum: float = 0.0,
+    mean: Tensor | None = None,
+    var: Tensor | None = None,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+) -> Tensor | tuple[Tensor, ...]: ...  # Mean and variance of every column of rows in several places, from those of each: rows of mean, then var.
+
+def batchnorm_sums(
+    x: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    grad_out: Tensor,
+    gamma: Tensor | None = None,
+    beta: Tensor | None = None,
+    num_rows: Tensor | None = None,
+    epsilon: float = 0.0,
+    activation: str | int = 'none',
+    activation_slope: float = 0.0,
+    grad_gamma: Tensor | None = None,
+    grad_beta: Tensor | None = None,
+) -> tuple[Tensor, Tensor]: ...  # The sums of batchnorm_backward over the rows of one place.
+
+def batchnorm_gradient(
+    x: Tensor,
+    mean: Tensor,
+    var: Tensor,
+    grad_gamma: Tensor,
+    grad_beta: Tensor,
+    grad_out: Tensor,
+    total_rows: int,
+    gamma: Tensor | None = None,
+    beta: Tensor | None = None,
+    num_rows: Tensor | None = None,
+    epsilon: float = 0.0,
+    activation: str | int = 'none',
+    activation_slope: float = 0.0,
+    grad_x: Tensor | None = None,
+) -> Tensor: ...  # The gradient of x of batchnorm_backward, from the sums over the total_rows rows of all places.
+
 def layernorm(
     x: Tensor,
     gamma: Tensor | None = None,
@@ -839,7 +882,8 @@ def coords_rows(
     coords: Plan,
     rows: Tensor | None = None,
     num_rows: Tensor | None = None,
-) -> tuple[Tensor, Tensor]: ...  # Rows of a set, and how many are in use.
+    items: Tensor | bool = False,
+) -> Tensor | tuple[Tensor, ...]: ...  # Rows of a set, how many are in use, and which of the rows that it was made from each is, the first of equal ones.
 
 def dense(
     x: Tensor,
@@ -1069,6 +1113,73 @@ def bev_plan_ranks(
     kernel: str | int = 'auto',
     max_cols: int = 0,
 ) -> Plan: ...  # Plan of BEV pooling from BEVDet's five arrays.
+
+def partition(
+    coords: Plan,
+    weights: Tensor | None = None,
+    comm: Comm | None = None,
+    num_chunks: int = 0,
+    cell_log2: int = 0,
+    order: str | int = 'given',
+    first_chunk: int | Sequence[int] | None = None,
+) -> Plan: ...  # Which rank owns which places: chunks along a curve, of weight alike, dealt to the ranks of comm.
+
+def partition_chunks(
+    partition: Plan,
+    first_chunk: Tensor | None = None,
+    chunk_weights: Tensor | None = None,
+) -> tuple[Tensor, Tensor]: ...  # The chunks of rank r, first_chunk[r] to first_chunk[r + 1] - 1, and the weight of every chunk.
+
+def partition_box(
+    partition: Plan,
+    stride: int | Sequence[int] | None = None,
+    lower: Tensor | None = None,
+    upper: Tensor | None = None,
+) -> tuple[Tensor, Tensor]: ...  # The box of a level, batch first: a set in it and in the partition's order has its rows by chunk.
+
+def partition_find(
+    rows: Tensor,
+    partition: Plan,
+    stride: int | Sequence[int] | None = None,
+    chunks: Tensor | None = None,
+) -> Tensor: ...  # The chunk of each row of a level; -1 outside of the partition's box.
+
+def halo(
+    owned: Plan,
+    partition: Plan,
+    comm: Comm,
+    stride: int | Sequence[int] | None = None,
+    reach: int | Sequence[int] | None = None,
+    max_cols: int = 0,
+) -> Plan: ...  # The rows of a level that a rank reads and another owns: ghosts, which lie after its own rows.
+
+def halo_coords(
+    halo: Plan,
+) -> Plan: ...  # The rows of a halo as a set: owned rows, then ghosts.
+
+def halo_chunks(
+    halo: Plan,
+    chunk_offsets: Tensor | None = None,
+    all_chunk_rows: Tensor | None = None,
+) -> tuple[Tensor, Tensor]: ...  # Where this rank's chunks begin among its rows, and how many rows every chunk of all ranks has.
+
+def halo_refresh(
+    x: Tensor,
+    halo: Plan,
+    out: Tensor | None = None,
+) -> Tensor: ...  # out = owned rows x, then what the owners of ghosts have.
+
+def chunk_sums_plan(
+    partition: Plan,
+    comm: Comm,
+    max_values: int,
+) -> Plan: ...  # Plan of sums over the chunks of all ranks.
+
+def chunk_sums(
+    partials: Tensor,
+    sums: Plan,
+    out: Tensor | None = None,
+) -> Tensor: ...  # out[c] = sum over the chunks of all ranks of partials[chunk, c], along one tree.
 
 def neighbors(
     inputs: Tensor,

@@ -22,7 +22,7 @@ import jax.numpy as jnp
 
 from ._jax_calls import Static, run
 from ._jax_plans import Plan, blocks_of, counts_of, make
-from ._rows import ENUM, FLAGS, FLOAT, FLOATS, INTS, PLAN, TENSOR, Argument, Operator, operators
+from ._rows import ENUM, FLAGS, FLOAT, FLOATS, INTS, PLAN, TENSOR, Argument, Operator, of_tensors as operators
 from ._signature import all_optional, documentation, extra_attributes, free_outputs, is_given, python_name
 from ._signature import parameters as _parameters
 

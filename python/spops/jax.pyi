@@ -582,6 +582,43 @@ def batchnorm_backward(
     grad_beta: bool = True,
 ) -> Array | tuple[Array, ...]: ...  # Gradients of batchnorm after batchnorm_statistics; of constant statistics with fixed_statistics.
 
+def batchnorm_merge(
+    statistics: Array,
+    chunk_rows: Array,
+    momentum: float = 0.0,
+    running_mean: Array | None = None,
+    running_var: Array | None = None,
+) -> Array | tuple[Array, ...]: ...  # Mean and variance of every column of rows in several places, from those of each: rows of mean, then var.
+
+def batchnorm_sums(
+    x: Array,
+    mean: Array,
+    var: Array,
+    grad_out: Array,
+    gamma: Array | None = None,
+    beta: Array | None = None,
+    num_rows: Array | None = None,
+    epsilon: float = 0.0,
+    activation: str | int = 'none',
+    activation_slope: float = 0.0,
+) -> tuple[Array, Array]: ...  # The sums of batchnorm_backward over the rows of one place.
+
+def batchnorm_gradient(
+    x: Array,
+    mean: Array,
+    var: Array,
+    grad_gamma: Array,
+    grad_beta: Array,
+    grad_out: Array,
+    total_rows: int,
+    gamma: Array | None = None,
+    beta: Array | None = None,
+    num_rows: Array | None = None,
+    epsilon: float = 0.0,
+    activation: str | int = 'none',
+    activation_slope: float = 0.0,
+) -> Array: ...  # The gradient of x of batchnorm_backward, from the sums over the total_rows rows of all places.
+
 def layernorm(
     x: Array,
     gamma: Array | None = None,
@@ -813,7 +850,8 @@ def coords_grown(
 
 def coords_rows(
     coords: Plan,
-) -> tuple[Array, Array]: ...  # Rows of a set, and how many are in use.
+    items: bool = False,
+) -> Array | tuple[Array, ...]: ...  # Rows of a set, how many are in use, and which of the rows that it was made from each is, the first of equal ones.
 
 def dense(
     x: Array,

@@ -15,7 +15,7 @@ from onnx import helper
 
 from . import _library, jax as sj
 from ._jax_calls import dtypes
-from ._rows import ENUM, FLAGS, FLOAT, FLOATS, INTS, PLAN, Argument, Operator, kinds, operators
+from ._rows import ENUM, FLAGS, FLOAT, FLOATS, INTS, PLAN, Argument, Operator, kinds, of_tensors as operators
 from ._signature import all_optional, is_given, python_name
 
 DOMAIN = "spops"

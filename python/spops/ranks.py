@@ -21,104 +21,17 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from . import _device, _made
+from . import _made
 from . import functional as F
 from . import nn as _nn
 from ._boxed import function as _function
 from ._plan import Plan
 from ._tensor import per_axis
-from .comm import Comm, CommBroken, _check, _context_reserve, _Matrix
+from .comm import Comm, CommBroken, _check, _Matrix
 
-_p, _i32, _i64, _size = _c.c_void_p, _c.c_int32, _c.c_int64, _c.c_size_t
-_orders = {"morton": 2, "hilbert": 3}
-
-
-class _Box(_c.Structure):
-    _fields_ = [("lower", _i32 * 5), ("upper", _i32 * 5)]
-
-
-class _CoordsOptions(_c.Structure):
-    _fields_ = [("struct_size", _size), ("order", _c.c_int), ("search", _c.c_int), ("duplicates", _c.c_int), ("reserved", _i32),
-                ("box", _c.POINTER(_Box)), ("max_grid_bytes", _size), ("memory", _p)]  # fmt: skip
-
-
-class _CoordsView(_c.Structure):
-    _fields_ = [("struct_size", _size), ("dims", _i32), ("reserved", _i32), ("max_rows", _i64), ("num_rows", _p), ("rows", _p),
-                ("row_item", _p), ("item_row", _p), ("max_items", _i64)]  # fmt: skip
-
-
-class _PartitionOptions(_c.Structure):
-    _fields_ = [("struct_size", _size), ("num_chunks", _i32), ("cell_log2", _i32), ("order", _c.c_int), ("reserved", _i32), ("weights", _p),
-                ("first_chunk", _c.POINTER(_i32))]  # fmt: skip
-
-
-class _PartitionInfo(_c.Structure):
-    _fields_ = [("struct_size", _size), ("dims", _i32), ("num_chunks", _i32), ("num_ranks", _i32), ("rank", _i32), ("cell_log2", _i32),
-                ("order", _c.c_int), ("first_chunk", _c.POINTER(_i32)), ("chunk_weights", _c.POINTER(_i64))]  # fmt: skip
-
-
-class _HaloOptions(_c.Structure):
-    _fields_ = [("struct_size", _size), ("stride", _c.POINTER(_i32)), ("reach", _c.POINTER(_i32)), ("max_cols", _i64)]
-
-
-class _HaloInfo(_c.Structure):
-    _fields_ = [("struct_size", _size), ("num_owned", _i64), ("num_ghosts", _i64), ("num_sent", _i64), ("first_chunk", _i32),
-                ("num_chunks", _i32), ("num_all_chunks", _i32), ("reserved", _i32), ("chunk_offsets", _c.POINTER(_i64)),
-                ("all_chunk_rows", _p), ("num_all_rows", _i64), ("coords", _p)]  # fmt: skip
-
-
-class _NormOptions(_c.Structure):
-    _fields_ = [("struct_size", _size), ("num_rows", _p), ("epsilon", _c.c_float), ("momentum", _c.c_float), ("activation", _c.c_int),
-                ("fixed_statistics", _i32), ("activation_slope", _c.c_float)]  # fmt: skip
-
-
-_i32s, _out, _status, _norm = _c.POINTER(_i32), _c.POINTER(_p), _c.c_int, _c.POINTER(_NormOptions)
-_coords_create = _function("spops_coords_create", _status, _p, _i32, _i64, _p, _c.POINTER(_CoordsOptions), _out)
-_coords_destroy = _function("spops_plan_destroy", None, _p)
-_coords_view = _function("spops_coords_get_view", _status, _p, _p, _c.POINTER(_CoordsView))
-_partition_create = _function("spops_partition_create", _status, _p, _p, _p, _c.POINTER(_PartitionOptions), _out)
-_partition_info = _function("spops_partition_get_info", _status, _p, _p, _c.POINTER(_PartitionInfo))
-_partition_box = _function("spops_partition_get_box", _status, _p, _p, _i32s, _c.POINTER(_Box))
-_partition_chunks = _function("spops_partition_find_chunks", _status, _p, _p, _i32s, _i64, _p, _p)
-_partition_destroy = _function("spops_partition_destroy", None, _p)
-_halo_create = _function("spops_halo_create", _status, _p, _p, _p, _p, _c.POINTER(_HaloOptions), _out)
-_halo_info = _function("spops_halo_get_info", _status, _p, _p, _c.POINTER(_HaloInfo))
-_halo_execute = _function("spops_halo_execute", _status, _p, _p, _Matrix)
-_halo_begin = _function("spops_halo_begin", _status, _p, _p, _Matrix)
-_halo_end = _function("spops_halo_end", _status, _p, _p)
-_halo_destroy = _function("spops_halo_destroy", None, _p)
-_sums_create = _function("spops_chunk_sums_create", _status, _p, _p, _p, _i64, _out)
-_sums_execute = _function("spops_chunk_sums_execute", _status, _p, _p, _Matrix, _p)
-_sums_destroy = _function("spops_chunk_sums_destroy", None, _p)
-_norm_scratch_bytes = _function("spops_norm_scratch_bytes", _size, _i64, _i64)
-_norm_merge = _function("spops_batchnorm_merge_execute", _status, _p, _p, _Matrix, _norm, _p, _p, _p, _p)
-_norm_sums = _function("spops_batchnorm_sums_execute", _status, _p, _Matrix, _Matrix, _p, _p, _p, _p, _norm, _p, _p)
-_norm_gradient = _function("spops_batchnorm_gradient_execute", _status, _p, _Matrix, _Matrix, _p, _p, _p, _p, _p, _p, _i64, _norm, _Matrix)
-
-
-def _address(t: Tensor | None):
-    return None if t is None else t.data_ptr()
-
-
-def _integers(values):
-    return (_i32 * len(values))(*values)
-
-
-class _Array:
-    """Memory of the library as torch takes it."""
-
-    def __init__(self, address: int, shape: tuple[int, ...]):
-        self.__cuda_array_interface__ = {"shape": shape, "typestr": "<i4", "data": (address, True), "version": 3}
-
-
-def _copy_i32(address: int, shape: tuple[int, ...], device: torch.device) -> Tensor:
-    """A tensor of the numbers at an address of the device."""
-    num = math.prod(shape)
-    if num == 0:
-        return torch.empty(shape, dtype=torch.int32, device=device)
-    if device.type == "cuda":
-        return torch.as_tensor(_Array(address, shape), device=device).clone()
-    return torch.frombuffer((_i32 * num).from_address(address), dtype=torch.int32).clone().view(shape)
+_halo_begin = _function("spops_halo_begin", _c.c_int, _c.c_void_p, _c.c_void_p, _Matrix, _Matrix)
+_halo_end = _function("spops_halo_end", _c.c_int, _c.c_void_p, _c.c_void_p)
+_orders = ("morton", "hilbert")
 
 
 def _agreed(comm: Comm, make):
@@ -134,55 +47,13 @@ def _agreed(comm: Comm, make):
     return made
 
 
-class _Owned:
-    """A handle of the library that lives at most as long as its communicator."""
-
-    def __init__(self, comm: Comm, handle, destroy):
-        self.comm, self._handle, self._destroy = comm, handle, destroy
-        comm._dependents.add(self)
-
-    def close(self) -> None:
-        """Free it now; the communicator's close does so otherwise."""
-        handle, self._handle = getattr(self, "_handle", None), None
-        if handle:
-            self._destroy(handle)
-
-    def __del__(self):
-        if not _device.closing:
-            self.close()
-
-    def _open(self):
-        if self._handle is None:
-            raise ValueError(f"{type(self).__name__}: it is closed")
-        return self._handle
+def _set(comm: Comm, rows: Tensor, **options) -> Plan:
+    if rows.dim() != 2 or not 2 <= rows.shape[1] <= 5 or rows.is_floating_point() or rows.device != comm.device:
+        raise ValueError(f"rows are {list(rows.shape)} of {rows.dtype} on {rows.device}, expected integers [N, 1 + D] on {comm.device}")
+    return F.coords(rows.contiguous(), **options)
 
 
-class _Set:
-    """A set of coordinates for the calls here."""
-
-    def __init__(self, comm: Comm, rows: Tensor, order: int = 0, box: _Box | None = None):
-        if rows.dim() != 2 or not 2 <= rows.shape[1] <= 5 or rows.is_floating_point() or rows.device != comm.device:
-            raise ValueError(f"rows are {list(rows.shape)} of {rows.dtype} on {rows.device}, expected integers [N, 1 + D] on {comm.device}")
-        rows, ctx = _made._indices(rows).contiguous(), comm._context()
-        options = _CoordsOptions(_c.sizeof(_CoordsOptions), order)
-        if box is not None:
-            options.box = _c.pointer(box)
-        self.handle = _p()
-        _check(_coords_create(ctx, rows.shape[1] - 1, rows.shape[0], _address(rows), _c.byref(options), _c.byref(self.handle)), ctx)
-
-    def __enter__(self) -> _Set:
-        return self
-
-    def __exit__(self, *_) -> None:
-        handle, self.handle = self.handle, None
-        _coords_destroy(handle)
-
-    def __del__(self):
-        if not _device.closing:
-            _coords_destroy(getattr(self, "handle", None))
-
-
-class Partition(_Owned):
+class Partition:
     """Which rank owns which places: runs of chunks, which are cut at fixed places of a curve.
 
     Parameters
@@ -200,6 +71,7 @@ class Partition(_Owned):
 
     Attributes
     ----------
+    plan : Plan of kind partition
     first_chunk, chunk_weights : lists
     dims, num_chunks, cell_log2 : int
 
@@ -217,23 +89,15 @@ class Partition(_Owned):
                 raise ValueError(f"Partition: first_chunk has {len(first_chunk)} numbers, expected {comm.num_ranks + 1}")
             if weights is not None and (weights.shape != rows.shape[:1] or weights.is_floating_point() or weights.device != comm.device):
                 raise ValueError(f"Partition: weights are {list(weights.shape)} of {weights.dtype}, expected integers [{rows.shape[0]}] on {comm.device}")
-            return _Set(comm, rows)
+            return _set(comm, rows)
 
-        options = _PartitionOptions(_c.sizeof(_PartitionOptions), num_chunks, cell_log2, _orders.get(order, 0))
-        made, ctx = _p(), comm._context()
-        with _agreed(comm, ready) as given:
-            wide = None if weights is None else weights.to(torch.int64).contiguous()
-            options.weights = _address(wide)
-            if first_chunk is not None:
-                options.first_chunk = _integers(first_chunk)
-            _check(_partition_create(ctx, comm._open(), given.handle, _c.byref(options), _c.byref(made)), ctx)
-        super().__init__(comm, made, _partition_destroy)
-        info = _PartitionInfo(_c.sizeof(_PartitionInfo))
-        _check(_partition_info(ctx, made, _c.byref(info)), ctx)
-        self.dims, self.num_chunks, self.cell_log2, self.order = info.dims, info.num_chunks, info.cell_log2, order
-        self.first_chunk = info.first_chunk[: info.num_ranks + 1]
-        self.chunk_weights = info.chunk_weights[: info.num_chunks]
-        self._sums: _ChunkSums | None = None
+        given = _agreed(comm, ready)
+        self.comm, self.order = comm, order
+        self.plan = F.partition(given, comm=comm, weights=None if weights is None else weights.to(torch.int64).contiguous(), num_chunks=num_chunks,
+                                cell_log2=cell_log2, order=order, first_chunk=first_chunk)  # fmt: skip
+        self.dims, self.num_chunks, self.cell_log2 = self.plan.dims, self.plan.num_chunks, self.plan.cell_log2
+        self.first_chunk, self.chunk_weights = (t.tolist() for t in F.partition_chunks(self.plan))
+        self._sums: Plan | None = None
 
     @classmethod
     def of_all_rows(cls, comm: Comm, rows: Tensor, *, weights: Tensor | None = None, **options) -> Partition:
@@ -243,18 +107,13 @@ class Partition(_Owned):
 
     def box(self, stride: int | Sequence[int] = 1) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Lower and upper ends of a level, batch first: those of a set whose rows lie by chunk."""
-        box = self._box(stride)
-        return tuple(box.lower[: 1 + self.dims]), tuple(box.upper[: 1 + self.dims])
+        lower, upper = F.partition_box(self.plan, stride=per_axis(stride, self.dims, "Partition: stride"))
+        return tuple(lower.tolist()), tuple(upper.tolist())
 
     def find_chunks(self, rows: Tensor, stride: int | Sequence[int] = 1) -> Tensor:
         """The chunk of each row, i32 in host memory; -1 for a row outside the box."""
-        if rows.dim() != 2 or rows.shape[1] != 1 + self.dims:
-            raise ValueError(f"Partition: rows are {list(rows.shape)}, expected [N, {1 + self.dims}]")
-        rows, ctx = _made._indices(rows).cpu().contiguous(), self.comm._context()
-        found = torch.empty(len(rows), dtype=torch.int32, device="cpu")
-        strides = _integers(per_axis(stride, self.dims, "Partition: stride"))
-        _check(_partition_chunks(ctx, self._open(), strides, len(rows), _address(rows), _address(found)), ctx)
-        return found
+        strides = per_axis(stride, self.dims, "Partition: stride")
+        return F.partition_find(rows.to(self.comm.device).contiguous(), self.plan, stride=strides).cpu()
 
     def owners(self, rows: Tensor, stride: int | Sequence[int] = 1) -> Tensor:
         """The rank that owns each row, i64 in host memory; -1 for a row outside the box."""
@@ -280,8 +139,8 @@ class Partition(_Owned):
         owners = _agreed(comm, ready)
         order = torch.argsort(owners, stable=True).to(comm.device)
         counts = [int(n) for n in torch.bincount(owners, minlength=comm.num_ranks)]
-        sizes = comm.gather(bytes((_i64 * comm.num_ranks)(*counts)))
-        received = [(_i64 * comm.num_ranks).from_buffer_copy(s)[comm.rank] for s in sizes]
+        sizes = comm.gather(bytes((_c.c_int64 * comm.num_ranks)(*counts)))
+        received = [(_c.c_int64 * comm.num_ranks).from_buffer_copy(s)[comm.rank] for s in sizes]
         layout = counts, _begins(counts), received, _begins(received)
         out = []
         for v in (_made._indices(rows), *values):
@@ -293,38 +152,18 @@ class Partition(_Owned):
     def chunk_sums(self, partials: Tensor) -> Tensor:
         """Sums over the chunks of all ranks, along one tree for any number of ranks.
 
-        partials : f32 [chunks of this rank, n], overwritten; returned is f32 [n], the same on all ranks.
+        partials : f32 [chunks of this rank, n]; returned is f32 [n], the same on all ranks.
         """
         if partials.dim() == 2 and (self._sums is None or self._sums.max_values < partials.shape[1]):
-            self._sums = _ChunkSums(self, max(partials.shape[1], 1024))
-        return self._sums(partials)
-
-    def _box(self, stride) -> _Box:
-        ctx, box = self.comm._context(), _Box()
-        _check(_partition_box(ctx, self._open(), _integers(per_axis(stride, self.dims, "Partition: stride")), _c.byref(box)), ctx)
-        return box
+            self._sums = F.chunk_sums_plan(self.plan, self.comm, max(partials.shape[1], 1024))
+        return F.chunk_sums(partials, self._sums)
 
 
 def _begins(counts: Sequence[int]) -> list[int]:
     return [sum(counts[:r]) for r in range(len(counts))]
 
 
-class _ChunkSums(_Owned):
-    def __init__(self, partition: Partition, max_values: int):
-        comm, made = partition.comm, _p()
-        ctx = comm._context()
-        _check(_sums_create(ctx, comm._open(), partition._open(), max_values, _c.byref(made)), ctx)
-        super().__init__(comm, made, _sums_destroy)
-        self.max_values = max_values
-
-    def __call__(self, partials: Tensor) -> Tensor:
-        ctx = self.comm._context()
-        out = partials.new_empty(partials.shape[1])
-        _check(_sums_execute(ctx, self._open(), self.comm._matrix(partials, "partials"), _address(out)), ctx)
-        return out
-
-
-class Halo(_Owned):
+class Halo:
     """The rows of a level on this rank, [owned | ghosts], and their exchange.
 
     Parameters
@@ -342,6 +181,7 @@ class Halo(_Owned):
 
     Attributes
     ----------
+    plan : Plan of kind halo
     rows : Tensor [num_owned + num_ghosts, 1 + D], i32
     items : Tensor [num_owned], i64
         Which of the given rows each owned row is: ``feats[halo.items]`` are features of owned rows.
@@ -357,25 +197,17 @@ class Halo(_Owned):
 
         def ready():
             strides = per_axis(stride, partition.dims, "Halo: stride")
-            return _integers(strides), _integers(per_axis(reach, partition.dims, "Halo: reach")), _Set(comm, rows, _orders[partition.order], partition._box(strides))
+            lower, upper = partition.box(strides)
+            return strides, per_axis(reach, partition.dims, "Halo: reach"), _set(comm, rows, order=partition.order, lower=lower, upper=upper)
 
-        strides, reaches, owned = _agreed(comm, ready)
-        made, ctx = _p(), comm._context()
-        with owned:
-            options = _HaloOptions(_c.sizeof(_HaloOptions), strides, reaches, max_cols)
-            _check(_halo_create(ctx, comm._open(), partition._open(), owned.handle, _c.byref(options), _c.byref(made)), ctx)
-            super().__init__(comm, made, _halo_destroy)
-            view = _CoordsView(_c.sizeof(_CoordsView))
-            _check(_coords_view(ctx, owned.handle, _c.byref(view)), ctx)
-            self.items = _copy_i32(view.row_item, (view.max_rows,), comm.device).long()
-        info, view = _HaloInfo(_c.sizeof(_HaloInfo)), _CoordsView(_c.sizeof(_CoordsView))
-        _check(_halo_info(ctx, made, _c.byref(info)), ctx)
-        _check(_coords_view(ctx, info.coords, _c.byref(view)), ctx)
-        self.partition, self.stride, self.reach = partition, tuple(strides), tuple(reaches)
-        self.num_owned, self.num_ghosts, self.num_all_rows = info.num_owned, info.num_ghosts, info.num_all_rows
-        self.chunk_offsets = info.chunk_offsets[: info.num_chunks + 1]
-        self.rows = _copy_i32(view.rows, (self.num_owned + self.num_ghosts, 1 + partition.dims), comm.device)
-        self.all_chunk_rows = _copy_i32(info.all_chunk_rows, (info.num_all_chunks,), comm.device)
+        self.stride, self.reach, owned = _agreed(comm, ready)
+        self.partition = partition
+        self.plan = F.halo(owned, partition.plan, comm, stride=self.stride, reach=self.reach, max_cols=max_cols)
+        self.items = F.coords_rows(owned, items=True)[2].long()
+        self.num_owned, self.num_ghosts, self.num_all_rows = self.plan.num_owned, self.plan.num_ghosts, self.plan.num_all_rows
+        offsets, self.all_chunk_rows = F.halo_chunks(self.plan)
+        self.chunk_offsets = offsets.tolist()
+        self.rows = F.coords_rows(F.halo_coords(self.plan))[0]
 
     @property
     def num_rows(self) -> int:
@@ -402,17 +234,18 @@ class Halo(_Owned):
         return _Own.apply(y, self)
 
     def _filled(self, x: Tensor) -> Tensor:
-        every = torch.cat([x, x.new_empty((self.num_ghosts, x.shape[1]))])
-        self._move(_halo_execute, every)  # refuses another number of rows, on all ranks that are threads
-        return every
+        return F.halo_refresh(x, self.plan)  # refuses another number of rows, on all ranks that are threads
 
-    def _move(self, call, x: Tensor) -> None:
-        ctx = self.comm._context()
-        _check(call(ctx, self._open(), self.comm._matrix(x, "x")), ctx)
+    def _begin(self, x: Tensor) -> None:
+        """Rows [owned | ghosts], whose ghosts travel until _end."""
+        ctx = self.partition.comm._context()
+        every = self.partition.comm._matrix(x, "x")
+        owned = _Matrix(every.data, self.num_owned, every.cols, every.row_stride, every.dtype)
+        _check(_halo_begin(ctx, self.plan.handle, owned, every), ctx)
 
     def _end(self) -> None:
-        ctx = self.comm._context()
-        _check(_halo_end(ctx, self._open()), ctx)
+        ctx = self.partition.comm._context()
+        _check(_halo_end(ctx, self.plan.handle), ctx)
 
 
 class _Refresh(Function):
@@ -588,7 +421,7 @@ class _Convolution(Function):
         every = grad
         if r.reads_ghosts and of_x:  # ghosts' gradients travel while those of weights are computed
             every = torch.cat([grad, grad.new_empty((r.to.halo.num_ghosts, grad.shape[1]))])
-            r.to.halo._move(_halo_begin, every)
+            r.to.halo._begin(every)
         partials = _partials(r.to, w, ctx.has_bias)
         for n, (into, out) in enumerate(zip(r.source.halo.chunks(), r.to.halo.chunks())):
             taken = x if r.reads_ghosts else x[into]
@@ -645,36 +478,29 @@ class _BatchNorm(Function):
     @staticmethod
     def forward(ctx, x, gamma, beta, running_mean, running_var, level, momentum, epsilon, activation, slope):
         comm, cols, halo, first = level.partition.comm, x.shape[1], level.halo, level.partition.first_chunk
-        x, options = x.contiguous(), _NormOptions(_c.sizeof(_NormOptions), None, epsilon, momentum, activation, 0, slope)
+        x = x.contiguous()
         own, every = (x.new_empty((n, 2 * cols), dtype=torch.float32) for n in (len(halo.chunks()), level.partition.num_chunks))
         for n, c in enumerate(halo.chunks()):
             F.batchnorm_statistics(x[c], mean=own[n, :cols], var=own[n, cols:])
         ranks = range(comm.num_ranks)
         comm.exchange(own, every, [len(own)] * len(ranks), [0] * len(ranks), [first[r + 1] - first[r] for r in ranks], first[:-1])
-        mean, var = x.new_empty((2, cols), dtype=torch.float32).unbind(0)
-        lib = comm._context()
-        _check(_norm_merge(lib, _address(halo.all_chunk_rows), comm._matrix(every, "statistics"), _c.byref(options), _address(mean),
-                           _address(var), _address(running_mean), _address(running_var)), lib)  # fmt: skip
+        mean, var = F.batchnorm_merge(every, halo.all_chunk_rows, momentum, running_mean=running_mean, running_var=running_var)[:2]
         ctx.save_for_backward(x, mean, var, gamma, beta)
-        ctx.level, ctx.options = level, options
+        ctx.level, ctx.how = level, dict(epsilon=epsilon, activation=activation, activation_slope=slope)
         return _made.batchnorm_raw(x, mean, var, gamma, beta, None, None, epsilon, activation, slope)
 
     @staticmethod
     @once_differentiable
     def backward(ctx, grad):
         x, mean, var, gamma, beta = ctx.saved_tensors
-        level, cols, options = ctx.level, x.shape[1], _c.byref(ctx.options)
-        comm, grad, gx = level.partition.comm, grad.to(x.dtype).contiguous(), torch.empty_like(x)
-        lib = comm._context()
-        _check(_context_reserve(lib, _norm_scratch_bytes(max(len(x), 1), cols)), lib)
-        given = [_address(t) for t in (mean, var, gamma, beta)]
+        level, cols = ctx.level, x.shape[1]
+        grad = grad.to(x.dtype).contiguous()
         partials = x.new_empty((len(level.halo.chunks()), 2 * cols), dtype=torch.float32)
         for n, c in enumerate(level.halo.chunks()):
             to = partials[n]
-            _check(_norm_sums(lib, comm._matrix(grad[c], "grad"), comm._matrix(x[c], "x"), *given, options, _address(to), _address(to[cols:])), lib)
+            F.batchnorm_sums(x[c], mean, var, grad[c], gamma=gamma, beta=beta, grad_gamma=to[:cols], grad_beta=to[cols:], **ctx.how)
         sums = level.partition.chunk_sums(partials)
-        _check(_norm_gradient(lib, comm._matrix(grad, "grad"), comm._matrix(x, "x"), *given, _address(sums), _address(sums[cols:]),
-                              level.num_all_rows, options, comm._matrix(gx, "grad_x")), lib)  # fmt: skip
+        gx = F.batchnorm_gradient(x, mean, var, sums[:cols], sums[cols:], grad, level.num_all_rows, gamma=gamma, beta=beta, **ctx.how)
         needs = ctx.needs_input_grad
         return gx, sums[:cols] if needs[1] else None, sums[cols:] if needs[2] else None, None, None, None, None, None, None, None
 

@@ -7,7 +7,7 @@ from test_jax import of_row
 
 import spops.jax as sj
 from spops import _signature, onnx as so
-from spops._rows import TENSOR, operators
+from spops._rows import TENSOR, of_tensors as operators
 from spops._signature import python_name
 
 

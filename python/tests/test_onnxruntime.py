@@ -15,7 +15,7 @@ from test_jax import bits, platform  # noqa: E402, F401
 
 import spops.functional as F  # noqa: E402
 from spops import onnx as so  # noqa: E402
-from spops._rows import operators  # noqa: E402
+from spops._rows import of_tensors as operators  # noqa: E402
 
 try:
     LIBRARY = so.custom_ops_library()

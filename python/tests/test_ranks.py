@@ -255,7 +255,7 @@ def test_refusals_are_those_of_all_ranks():
             sr.Partition(comm, rows[:0], order="given" if second else "morton")
         with pytest.raises(RuntimeError, match=r"rank 1: ValueError: Partition: first_chunk has 2 numbers, expected 3"):
             sr.Partition(comm, rows[:0], first_chunk=[0, 16] if second else None)
-        with pytest.raises(ValueError, match="rank 1: partition_create"):
+        with pytest.raises(ValueError, match="partition_create: rank 1: options->first_chunk"):
             sr.Partition(comm, rows[:0], first_chunk=[0, 4, 15] if second else [0, 4, 16])
         partition = sr.Partition.of_all_rows(comm, rows)
         mine = partition.owners(rows) == comm.rank
@@ -271,21 +271,26 @@ def test_refusals_are_those_of_all_ranks():
         x = feats[mine]
         with pytest.raises(ValueError, match="halo_execute: rank 1 has rows of 12 bytes, rank 0 of 16"):
             level.halo.refresh(x[:, :3] if second else x)
-        with pytest.raises(ValueError, match="halo_execute: .*x has .* rows, expected"):
+        with pytest.raises(ValueError, match=r"halo_execute: .*x is \[.*\], expected"):
             level.halo.refresh(x[1:] if second else x)
         with pytest.raises(ValueError, match="halo_execute: .*x has 300 columns, the halo was made for 256"):
             sr.SubmanifoldConv(300 if second else 4, 8)(torch.zeros(len(x), 300 if second else 4), level)
-        with pytest.raises(ValueError, match="chunk_sums_execute: .*partials are"):
+        with pytest.raises(ValueError, match=r"chunk_sums_execute: .*partials is \[.*\], expected"):
             partition.chunk_sums(torch.zeros(len(level.halo.chunks()) + second, 5))
         with pytest.raises(ValueError, match="size 5 and dilation 1 reads 2 voxels"):
             sr.SubmanifoldConv(4, 4, 5)(x, level)
         assert len(level.halo.refresh(x)) == level.halo.num_rows
         comm.barrier()
-        return partition
+        return partition, level.halo
 
-    closed = whole(*run_ranks(2, "cpu", body))[0]
+    partition, halo = whole(*run_ranks(2, "cpu", body))[0]  # whose communicator is closed
+    assert partition.box()[0] < partition.box()[1]
+    with pytest.raises(ValueError, match="the communicator of sums was destroyed"):
+        partition.chunk_sums(torch.zeros(partition.first_chunk[1], 5))
+    with pytest.raises(ValueError, match="the communicator of halo was destroyed"):
+        halo.refresh(torch.zeros(halo.num_owned, 4))
     with pytest.raises(ValueError, match="closed"):
-        closed.box()
+        sr.Halo(partition, rows[:0])
 
 
 def test_a_rank_that_stops():

@@ -14,7 +14,8 @@ from conftest import grid_rows
 import spops
 import spops.functional as F
 from spops import _device, _generate, _library, _made, _rows
-from spops._rows import FLOATS, INTS, PLAN, TENSOR, operators, python_of
+from spops._rows import COMM, FLOATS, INTS, PLAN, TENSOR, operators, python_of
+from spops.comm import Comm, Group
 
 SIZES = {"N": 24, "M": 24, "C": 8, "Ci": 8, "Co": 8, "H": 16, "S": 2, "K": 3, "P": 2, "Q": 24, "D": 4, "B": 5, "I": 4, "W": 2, "U": 1}
 DTYPES = {"narrow": "f8e4m3", "float": "f32", "real": "f32"}
@@ -46,6 +47,9 @@ VALUES = {
     "patches": dict(num_rows=24),
     "patches_order": dict(patch_rows=8),
     **dict.fromkeys(("attention", "attention_backward"), dict(heads=2, kv_heads=1, rotary_axis_dim=2)),
+    "batchnorm_gradient": dict(total_rows=30),
+    "partition": dict(num_chunks=1),  # rows in any order are by chunk
+    "chunk_sums_plan": dict(max_values=32),
     "segment_topk": dict(k=3),
     "segment_topk_backward": dict(k=3),
     "bev_plan": dict(**BEV, input_height=16, input_width=24, depth_start_m=1.0, depth_step_m=1.0, grid_lower_m=[-8.0, -8, -8],
@@ -59,7 +63,7 @@ VALUES = {
     **dict.fromkeys(("sparseconv_quantized", "linear_quantized"), dict(dtype=torch.float32)),
     "dequantize": dict(dtype=torch.float32),
 }  # fmt: skip
-LISTS = {"patches": {"Q": 24, "K": 24}, **dict.fromkeys(("attention", "attention_backward"), {"B": 9})}  # sizes of a row's own
+LISTS = {"patches": {"Q": 24, "K": 24}, "batchnorm_merge": {"C": 16}, **dict.fromkeys(("attention", "attention_backward"), {"B": 9})}  # sizes of a row's own
 
 
 def plan_of(kind, row):
@@ -83,6 +87,8 @@ def drawn(op, with_optional):
     sizes = {**SIZES, **LISTS.get(op.name, {})}
     plans = {}
     for a in op.inputs:
+        if a.kind == COMM and (with_optional or not a.optional):
+            values[a.name] = Comm.of_threads(Group(1), 0, torch.get_default_device())  # of one rank
         if a.kind == PLAN and (with_optional or not a.optional):
             n = _generate.python_name(a.name)
             plans[a.name] = values[n] = plan_of(a.type, op)
@@ -129,7 +135,7 @@ def boxed(op, values, results):
             v = None if a.kind == PLAN else results.get(a.name)
         else:
             v = values.get(_generate.python_name(a.name))
-            v = v.handle if isinstance(v, spops.Plan) else v
+            v = v.handle if isinstance(v, spops.Plan) else v._open() if isinstance(v, Comm) else v
         if a.optional:
             present |= (v is not None) << bit
             bit += 1

@@ -19,7 +19,7 @@ from test_jax import bits, platform  # noqa: E402, F401
 import spops.functional as F  # noqa: E402
 import spops.jax as sj  # noqa: E402
 from spops import _library, onnx as so  # noqa: E402
-from spops._rows import TENSOR, operators  # noqa: E402
+from spops._rows import TENSOR, of_tensors as operators  # noqa: E402
 
 FOLDER = Path(os.environ.get("SPOPS_LIBRARY", "")).parent
 DRIVE = os.environ.get("SPOPS_TENSORRT_DRIVE") or str(FOLDER / "libspops_tensorrt_drive.so")
@@ -85,7 +85,7 @@ def fields_of(node, present, begins):
 def test_every_operator_is_registered_everywhere(device, drive):
     creators = [drive.drive_creator(i, None).decode() for i in range(drive.num)]
     assert sorted(creators) == sorted(operators)
-    assert set(F.__all__) == set(operators) == set(sj.__all__) - {"Level", "Plan", "levels"}
+    assert set(operators) == set(sj.__all__) - {"Level", "Plan", "levels"} < set(F.__all__)
     for name, op in operators.items():
         assert op.makes_plan or hasattr(torch.ops.spops, name)
 

@@ -332,6 +332,25 @@ def test_tiles_wait(scan, tmp_path, device, monkeypatch):
     assert sorted(loaded) == job.tiles() and len(loaded) > 40 and 3 <= max(most) <= 5
 
 
+def test_crop_independent_is_of_its_thread():
+    """Plans of another thread are as they would be without."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    from spops._layers import plans_are_crop_independent as now
+
+    with ThreadPoolExecutor(1) as pool:
+        assert not now()
+        with spops.crop_independent():
+            assert now() and not pool.submit(now).result()
+            with spops.crop_independent():
+                assert now()
+            assert now()
+        assert not now()
+        with pytest.raises(KeyError), spops.crop_independent():
+            raise KeyError
+        assert not now()
+
+
 def test_refusals(scan, tmp_path, device):
     with pytest.raises(ValueError, match="voxel_m is 0, expected more than 0"):
         Grid(0, 1, 1)
@@ -350,7 +369,7 @@ def test_refusals(scan, tmp_path, device):
         for key in job.tiles()[1:]:
             job.label(key, by_height)
         job._part(job.tiles()[0]).touch()
-        np.savez(job._part(job.tiles()[0]), source=np.zeros(0, np.int32), index=np.zeros(0, np.int64), labels=np.zeros(0, np.uint8))
+        np.savez(job._part(job.tiles()[0]), **dict.fromkeys(("files", "counts", "index", "labels"), np.zeros(0, np.int64)))
         job.write(0)
 
 

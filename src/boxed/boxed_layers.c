@@ -484,12 +484,12 @@ static spops_status reserve_norm(spops_boxed_call *b)
     return spops_boxed_reserve(b, spops_norm_scratch_bytes(wide * x.rows, wide * x.cols));
 }
 
-// epsilon and activation are attributes 0 and 1, the slope is the last.
-static spops_norm_options norm_options(const spops_boxed_call *b, const void *num_rows)
+// epsilon and activation are attributes `first` and the next one, the slope is the last.
+static spops_norm_options norm_options(const spops_boxed_call *b, int first, const void *num_rows)
 {
     spops_norm_options options = spops_norm_options_default();
-    options.epsilon = f32_attribute(b, 0);
-    options.activation = (spops_activation)spops_boxed_i32(b, 1);
+    options.epsilon = f32_attribute(b, first);
+    options.activation = (spops_activation)spops_boxed_i32(b, first + 1);
     options.activation_slope = f32_attribute(b, b->row->num_attributes - 1);
     options.num_rows = num_rows;
     return options;
@@ -510,7 +510,7 @@ spops_status spops_boxed_batchnorm_statistics(spops_boxed_call *b)
 spops_status spops_boxed_batchnorm(spops_boxed_call *b)
 {
     enum { X, MEAN, VAR, GAMMA, BETA, NUM_ROWS, OUT };
-    const spops_norm_options options = norm_options(b, b->args[NUM_ROWS]);
+    const spops_norm_options options = norm_options(b, 0, b->args[NUM_ROWS]);
     return spops_batchnorm_execute(b->ctx, b->matrices[X], b->args[MEAN], b->args[VAR],
                                    b->args[GAMMA], b->args[BETA], &options, b->matrices[OUT]);
 }
@@ -518,7 +518,7 @@ spops_status spops_boxed_batchnorm(spops_boxed_call *b)
 spops_status spops_boxed_batchnorm_backward(spops_boxed_call *b)
 {
     enum { X, MEAN, VAR, GAMMA, BETA, GRAD_OUT, NUM_ROWS, GRAD_X, GRAD_GAMMA, GRAD_BETA };
-    spops_norm_options options = norm_options(b, b->args[NUM_ROWS]);
+    spops_norm_options options = norm_options(b, 0, b->args[NUM_ROWS]);
     options.fixed_statistics = spops_boxed_i32(b, 2);
     SPOPS_TRY(reserve_norm(b));
     return spops_batchnorm_execute_backward(b->ctx, b->matrices[GRAD_OUT], b->matrices[X],
@@ -527,10 +527,41 @@ spops_status spops_boxed_batchnorm_backward(spops_boxed_call *b)
                                             written(b, GRAD_GAMMA), written(b, GRAD_BETA));
 }
 
+spops_status spops_boxed_batchnorm_merge(spops_boxed_call *b)
+{
+    enum { STATISTICS, CHUNK_ROWS, MEAN, VAR, RUNNING_MEAN, RUNNING_VAR };
+    spops_norm_options options = spops_norm_options_default();
+    options.momentum = f32_attribute(b, 0);
+    return spops_batchnorm_merge_execute(b->ctx, b->args[CHUNK_ROWS], b->matrices[STATISTICS],
+                                         &options, written(b, MEAN), written(b, VAR),
+                                         written(b, RUNNING_MEAN), written(b, RUNNING_VAR));
+}
+
+spops_status spops_boxed_batchnorm_sums(spops_boxed_call *b)
+{
+    enum { X, MEAN, VAR, GAMMA, BETA, GRAD_OUT, NUM_ROWS, GRAD_GAMMA, GRAD_BETA };
+    const spops_norm_options options = norm_options(b, 0, b->args[NUM_ROWS]);
+    SPOPS_TRY(reserve_norm(b));
+    return spops_batchnorm_sums_execute(b->ctx, b->matrices[GRAD_OUT], b->matrices[X],
+                                        b->args[MEAN], b->args[VAR], b->args[GAMMA], b->args[BETA],
+                                        &options, written(b, GRAD_GAMMA), written(b, GRAD_BETA));
+}
+
+spops_status spops_boxed_batchnorm_gradient(spops_boxed_call *b)
+{
+    enum { X, MEAN, VAR, GAMMA, BETA, GRAD_GAMMA, GRAD_BETA, GRAD_OUT, NUM_ROWS, GRAD_X };
+    const spops_norm_options options = norm_options(b, 1, b->args[NUM_ROWS]);
+    SPOPS_TRY(reserve_norm(b));
+    return spops_batchnorm_gradient_execute(b->ctx, b->matrices[GRAD_OUT], b->matrices[X],
+                                            b->args[MEAN], b->args[VAR], b->args[GAMMA],
+                                            b->args[BETA], b->args[GRAD_GAMMA], b->args[GRAD_BETA],
+                                            b->attributes[0].i, &options, b->matrices[GRAD_X]);
+}
+
 spops_status spops_boxed_layernorm(spops_boxed_call *b)
 {
     enum { X, GAMMA, BETA, NUM_ROWS, OUT };
-    const spops_norm_options options = norm_options(b, b->args[NUM_ROWS]);
+    const spops_norm_options options = norm_options(b, 0, b->args[NUM_ROWS]);
     return spops_layernorm_execute(b->ctx, b->matrices[X], b->args[GAMMA], b->args[BETA], &options,
                                    b->matrices[OUT]);
 }
@@ -538,7 +569,7 @@ spops_status spops_boxed_layernorm(spops_boxed_call *b)
 spops_status spops_boxed_layernorm_backward(spops_boxed_call *b)
 {
     enum { X, GAMMA, BETA, GRAD_OUT, NUM_ROWS, GRAD_X, GRAD_GAMMA, GRAD_BETA };
-    const spops_norm_options options = norm_options(b, b->args[NUM_ROWS]);
+    const spops_norm_options options = norm_options(b, 0, b->args[NUM_ROWS]);
     SPOPS_TRY(reserve_norm(b));
     return spops_layernorm_execute_backward(
         b->ctx, b->matrices[GRAD_OUT], b->matrices[X], b->args[GAMMA], b->args[BETA], &options,
@@ -582,7 +613,7 @@ spops_status spops_boxed_addnorm_backward(spops_boxed_call *b)
 spops_status spops_boxed_rmsnorm(spops_boxed_call *b)
 {
     enum { X, GAMMA, NUM_ROWS, OUT };
-    const spops_norm_options options = norm_options(b, b->args[NUM_ROWS]);
+    const spops_norm_options options = norm_options(b, 0, b->args[NUM_ROWS]);
     return spops_rmsnorm_execute(b->ctx, b->matrices[X], b->args[GAMMA], &options,
                                  b->matrices[OUT]);
 }
@@ -590,7 +621,7 @@ spops_status spops_boxed_rmsnorm(spops_boxed_call *b)
 spops_status spops_boxed_rmsnorm_backward(spops_boxed_call *b)
 {
     enum { X, GAMMA, GRAD_OUT, NUM_ROWS, GRAD_X, GRAD_GAMMA };
-    const spops_norm_options options = norm_options(b, b->args[NUM_ROWS]);
+    const spops_norm_options options = norm_options(b, 0, b->args[NUM_ROWS]);
     SPOPS_TRY(reserve_norm(b));
     return spops_rmsnorm_execute_backward(b->ctx, b->matrices[GRAD_OUT], b->matrices[X],
                                           b->args[GAMMA], &options, b->matrices[GRAD_X],

@@ -181,11 +181,12 @@ spops_status spops_boxed_coords_grown(spops_boxed_call *b)
 
 spops_status spops_boxed_coords_rows(spops_boxed_call *b)
 {
-    enum { COORDS, ROWS, NUM_ROWS };
+    enum { COORDS, ROWS, NUM_ROWS, ITEMS };
     spops_coords_view view = spops_coords_view_default();
     SPOPS_TRY(spops_coords_get_view(b->ctx, b->args[COORDS], &view));
     SPOPS_TRY(spops_copy_array(b, ROWS, view.rows, view.max_rows * (1 + view.dims)));
-    return spops_copy_array(b, NUM_ROWS, view.num_rows, 1);
+    SPOPS_TRY(spops_copy_array(b, NUM_ROWS, view.num_rows, 1));
+    return spops_copy_array(b, ITEMS, view.row_item, view.max_rows);
 }
 
 // ---- Voxels -------------------------------------------------------------------------------------

@@ -14,10 +14,10 @@ struct spops_own_context {
     spops_context *ctx;
     bool in_use;
     int64_t num_plans;
+    spops_plan *ended; // plans whose end came while it was in use, by next_part
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t given = PTHREAD_COND_INITIALIZER;
 static spops_own_context *contexts;
 static spops_allocator allocator; // of contexts to come, on CUDA
 
@@ -72,12 +72,23 @@ spops_status spops_own_context_take(const spops_call_place *place, spops_own_con
     return SPOPS_STATUS_OK;
 }
 
+// Plans that have ended meanwhile go first, as destroying works on their context.
 void spops_own_context_give(spops_own_context *own)
 {
-    pthread_mutex_lock(&lock);
-    own->in_use = false;
-    pthread_cond_broadcast(&given);
-    pthread_mutex_unlock(&lock);
+    for (;;) {
+        pthread_mutex_lock(&lock);
+        spops_plan *plan = own->ended;
+        if (plan != NULL) {
+            own->ended = plan->next_part;
+            plan->next_part = NULL;
+            --own->num_plans;
+        } else {
+            own->in_use = false;
+        }
+        pthread_mutex_unlock(&lock);
+        if (plan == NULL) return;
+        spops_plan_destroy(plan);
+    }
 }
 
 spops_context *spops_own_context_of(spops_own_context *own)
@@ -110,13 +121,17 @@ void spops_call_destroy(spops_plan *plan)
     pthread_mutex_lock(&lock);
     for (own = contexts; own != NULL && own->ctx != plan->ctx; own = own->next) {
     }
-    if (own != NULL) {
-        while (own->in_use) // destroying works on its context
-            pthread_cond_wait(&given, &lock);
+    if (own != NULL && own->in_use) {
+        // By another thread, whose call may wait for this one: they may be ranks.
+        plan->next_part = own->ended;
+        own->ended = plan;
+        plan = NULL;
+    } else if (own != NULL) {
         own->in_use = true;
         --own->num_plans;
     }
     pthread_mutex_unlock(&lock);
+    if (plan == NULL) return;
     spops_plan_destroy(plan);
     if (own != NULL) spops_own_context_give(own);
 }

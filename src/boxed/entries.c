@@ -8,6 +8,7 @@
 #include "boxed/outputs.h"
 #include "boxed/values.h"
 #include "call/call_check.h"
+#include "comm/comm.h"
 #include "core/backend.h"
 
 static spops_status (*const functions[])(spops_boxed_call *) = {
@@ -73,6 +74,7 @@ static const char *kind_of(spops_status status)
     case SPOPS_STATUS_INVALID_ARGUMENT: return "ValueError";
     case SPOPS_STATUS_OUT_OF_MEMORY: return "MemoryError";
     case SPOPS_STATUS_NOT_SUPPORTED: return "NotImplementedError";
+    case SPOPS_STATUS_COMM_BROKEN: return "CommBroken"; // where nobody has it a RuntimeError
     default: return "RuntimeError";
     }
 }
@@ -191,10 +193,30 @@ static size_t needed_scratch(const spops_boxed_call *b, const spops_plan *into)
     return bytes > filling ? bytes : filling;
 }
 
+// What is refused here has not come to the other ranks: those of a communicator among the arguments, or of
+// a plan there, are told.
+static spops_status check(const spops_boxed_call *b)
+{
+    const spops_status status =
+        spops_check_boxed(b->ctx, b->row, b->args, b->matrices, b->attributes);
+
+    if (status == SPOPS_STATUS_OK || b->row->op->needs_handles == 0) return status;
+    for (int i = 0; i < b->row->num_inputs; ++i) {
+        const spops_plan *plan = b->row->args[i].is_plan ? b->args[i] : NULL;
+        const void *comm = b->row->args[i].is_comm                   ? b->args[i]
+                           : plan != NULL && plan->ops->comm != NULL ? plan->ops->comm(plan)
+                                                                     : NULL;
+        if (comm == NULL) continue;
+        return spops_comm_refuse_call(b->ctx, (spops_comm *)(uintptr_t)comm, b->row->call,
+                                      b->row->is_checked, status);
+    }
+    return status;
+}
+
 static spops_status call_function(spops_boxed_call *b)
 {
     if (b->num_blocks > 0) SPOPS_TRY(spops_blocks_attach(b));
-    SPOPS_TRY(spops_check_boxed(b->ctx, b->row, b->args, b->matrices, b->attributes));
+    SPOPS_TRY(check(b));
     if (b->into != NULL) SPOPS_TRY(spops_blocks_begin(b));
     if (b->is_own) SPOPS_TRY(spops_boxed_reserve(b, needed_scratch(b, b->into)));
     SPOPS_TRY(functions[b->row->op->index](b));

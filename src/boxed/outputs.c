@@ -19,7 +19,7 @@ static const spops_row_size none = {SPOPS_SIZE_NONE, 0};
 
 static const spops_tensor *tensor_at(const spops_boxed_call *b, int arg)
 {
-    return b->row->args[arg].is_plan ? NULL : b->args[arg];
+    return b->row->args[arg].is_plan || b->row->args[arg].is_comm ? NULL : b->args[arg];
 }
 
 // ---- Dtypes -------------------------------------------------------------------------------------
@@ -74,7 +74,7 @@ static bool is_free(const spops_row *row, const spops_row_arg *arg)
     if (arg->variables == 0) return false;
     for (int i = 0; i < row->num_inputs; ++i) {
         const spops_row_arg *in = &row->args[i];
-        if (!in->is_plan && !in->is_optional && in->dtypes == 0 && in->sums == 0 &&
+        if (!in->is_plan && !in->is_comm && !in->is_optional && in->dtypes == 0 && in->sums == 0 &&
             in->variables == arg->variables)
             return false;
     }
@@ -95,7 +95,7 @@ static int dtype_of_output(const spops_boxed_call *b, int index)
     if (arg->variables == 0) return __builtin_ctz(arg->dtypes);
     dtype = bound_among(b, arg->variables);
     for (int i = 0; dtype == NO_DTYPE && i < row->num_inputs; ++i) { // of the first input
-        if (row->args[i].is_plan || row->args[i].is_optional) continue;
+        if (row->args[i].is_plan || row->args[i].is_comm || row->args[i].is_optional) continue;
         const int found = tensor_at(b, i) == NULL ? NO_DTYPE : (int)b->matrices[i].dtype;
         return found >= 0 && (may_be(row, arg) & 1u << found) != 0 ? found : NO_DTYPE;
     }

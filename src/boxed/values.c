@@ -304,6 +304,15 @@ static spops_status unpack_plan(unpacking *u, const spops_value *value, int inde
     return SPOPS_STATUS_OK;
 }
 
+static spops_status unpack_comm(unpacking *u, const spops_value *value, int index)
+{
+    if (u->b->asks && value->type == SPOPS_VALUE_NONE) return SPOPS_STATUS_OK;
+    if (value->type != SPOPS_VALUE_POINTER)
+        return refuse(u, type_name(value->type), "the POINTER of a communicator");
+    u->b->args[index] = value->v.p; // NULL: the function says so
+    return SPOPS_STATUS_OK;
+}
+
 // 64-bit integers, or floats, in host memory: a TENSOR, or integers in an object of tvm-ffi.
 static bool list_of(const spops_value *value, bool is_float, const void **list, int64_t *count)
 {
@@ -510,7 +519,9 @@ spops_status spops_values_unpack(spops_boxed_call *b, const spops_value *args, i
             ++at;
             continue;
         }
-        SPOPS_TRY(arg->is_plan ? unpack_plan(&u, &args[at], i) : unpack_tensor(&u, &args[at], i));
+        SPOPS_TRY(arg->is_plan   ? unpack_plan(&u, &args[at], i)
+                  : arg->is_comm ? unpack_comm(&u, &args[at], i)
+                                 : unpack_tensor(&u, &args[at], i));
         ++at;
     }
     for (int i = 0; i < row->num_args; ++i) {

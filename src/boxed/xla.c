@@ -400,6 +400,9 @@ static void *read_call(xla_call *c)
     c->op = spops_operator_find(text);
     if (c->op == NULL)
         return fail(frame, XLA_INVALID_ARGUMENT, "call: _operator is the name of no operator");
+    if (c->op->needs_handles != 0)
+        return fail(frame, XLA_INVALID_ARGUMENT,
+                    "call: _operator takes handles, expected one of arrays and blocks alone");
     if (present == NULL || present->dtype != XLA_S64 || descriptions == NULL ||
         descriptions->dtype != XLA_S64)
         return fail(frame, XLA_INVALID_ARGUMENT,

@@ -17,6 +17,7 @@
 typedef struct call_check {
     spops_context *ctx;
     const spops_row *row;
+    const char *call; // what messages name
     const void *const *args;
     const spops_matrix *matrices;               // of a boxed call, also of arrays; else NULL
     int64_t slots[SPOPS_ROW_MAX_SLOTS];         // NO_VALUE: of a size that nothing has given one
@@ -55,9 +56,9 @@ HOT spops_status check_plans(call_check *c)
         const int i = row->plans[p];
         const spops_plan *plan = c->args[i];
         if (plan == NULL && row->args[i].is_optional) continue;
-        SPOPS_REQUIRE(c->ctx, plan != NULL, "%s: %s is NULL", row->call, row->args[i].name);
+        SPOPS_REQUIRE(c->ctx, plan != NULL, "%s: %s is NULL", c->call, row->args[i].name);
         if (plan->ctx != c->ctx)
-            SPOPS_TRY(spops_check_home(c->ctx, row->call, row->args[i].name, plan->ctx));
+            SPOPS_TRY(spops_check_home(c->ctx, c->call, row->args[i].name, plan->ctx));
     }
     find_fields(c);
     return SPOPS_STATUS_OK;
@@ -72,7 +73,7 @@ COLD static spops_status refuse_attribute(const call_check *c, int i, spops_call
     if (strcmp(a->type, "dtype") == 0) {
         const int64_t least = spops_row_eval(&c->row->attributes[i].first, c->slots);
         const int64_t most = spops_row_eval(&c->row->attributes[i].last, c->slots);
-        return spops_check_dtype(c->ctx, c->row->call, a->name, (spops_dtype)value.i,
+        return spops_check_dtype(c->ctx, c->call, a->name, (spops_dtype)value.i,
                                  (2u << most) - (1u << least));
     }
     if (c->row->attributes[i].first.how != SPOPS_NUMBER_NONE)
@@ -83,14 +84,13 @@ COLD static spops_status refuse_attribute(const call_check *c, int i, spops_call
                  spops_row_eval(&c->row->attributes[i].last, c->slots));
     if (a->kind == SPOPS_ARGUMENT_FLOAT && last[0] == '\0')
         return spops_fail(c->ctx, SPOPS_STATUS_INVALID_ARGUMENT,
-                          "%s: %s is %g, expected a finite number%s%s%s", c->row->call, a->name,
-                          value.f, first[0] ? ", " : "", first, first[0] ? " or more" : "");
+                          "%s: %s is %g, expected a finite number%s%s%s", c->call, a->name, value.f,
+                          first[0] ? ", " : "", first, first[0] ? " or more" : "");
     if (a->kind == SPOPS_ARGUMENT_FLOAT)
         return spops_fail(c->ctx, SPOPS_STATUS_INVALID_ARGUMENT, "%s: %s is %g, expected %s to %s",
-                          c->row->call, a->name, value.f, first, last);
+                          c->call, a->name, value.f, first, last);
     return spops_fail(c->ctx, SPOPS_STATUS_INVALID_ARGUMENT,
-                      "%s: %s is %" PRId64 ", expected %s%s%s", c->row->call, a->name, value.i,
-                      first,
+                      "%s: %s is %" PRId64 ", expected %s%s%s", c->call, a->name, value.i, first,
                       last[0] == '\0' ? " or more"
                       : is_pair       ? " or "
                                       : " to ",
@@ -206,7 +206,7 @@ HOT spops_status check_array(const call_check *c, int i, byte_range *range)
 
     if (n <= 0 && n != SPOPS_ROW_NO_VALUE) return SPOPS_STATUS_OK;
     if (at % element != 0)
-        return spops_check_aligned(c->ctx, c->row->call, arg->name, c->args[i], element);
+        return spops_check_aligned(c->ctx, c->call, arg->name, c->args[i], element);
     range->begin = at;
     range->end = at + (n > 0 ? (uintptr_t)n : 1) * element;
     return SPOPS_STATUS_OK;
@@ -257,15 +257,15 @@ COLD static spops_status refuse_matrix(const call_check *c, int i, const spops_m
         spops_dtype_in(m->dtype, allowed_dtypes(c, &c->row->args[i]))) {
         char what[80];
         snprintf(what, sizeof what, "%s.dtype", name);
-        SPOPS_TRY(spops_check_backend_dtype(c->ctx, c->ctx->backend, c->row->call, what, m->dtype));
+        SPOPS_TRY(spops_check_backend_dtype(c->ctx, c->ctx->backend, c->call, what, m->dtype));
     }
-    SPOPS_TRY(spops_check_matrix(c->ctx, c->row->call, name, *m, rows, cols, dtypes));
+    SPOPS_TRY(spops_check_matrix(c->ctx, c->call, name, *m, rows, cols, dtypes));
     wide.cols = width;
     SPOPS_REQUIRE(c->ctx, m->rows <= 1 || m->row_stride >= width,
                   "%s: %s.row_stride is %" PRId64 ", less than %" PRId64
                   ", where the last of its heads ends",
-                  c->row->call, name, m->row_stride, width);
-    SPOPS_TRY(spops_check_matrix(c->ctx, c->row->call, name, wide, rows, width, dtypes));
+                  c->call, name, m->row_stride, width);
+    SPOPS_TRY(spops_check_matrix(c->ctx, c->call, name, wide, rows, width, dtypes));
     range->begin = rows == 0 || cols == 0 ? 0 : (uintptr_t)m->data;
     range->end = rows == 0 || cols == 0 ? 0 : range->begin + spops_matrix_bytes(wide);
     return SPOPS_STATUS_OK;
@@ -274,7 +274,7 @@ COLD static spops_status refuse_matrix(const call_check *c, int i, const spops_m
 static spops_status check_dense(const call_check *c, int i, const spops_matrix *m)
 {
     SPOPS_REQUIRE(c->ctx, m->rows <= 1 || m->row_stride == m->cols,
-                  "%s: %s.row_stride is %" PRId64 ", expected %" PRId64, c->row->call,
+                  "%s: %s.row_stride is %" PRId64 ", expected %" PRId64, c->call,
                   c->row->args[i].name, m->row_stride, m->cols);
     return SPOPS_STATUS_OK;
 }
@@ -292,11 +292,10 @@ COLD static spops_status check_elements(const call_check *c, int i, const spops_
 {
     const char *name = c->row->args[i].name;
     SPOPS_REQUIRE(c->ctx, (dtypes & 1u << m->dtype) != 0, "%s: %s.dtype is another, expected %s",
-                  c->row->call, name, c->row->op->arguments[i]->type);
+                  c->call, name, c->row->op->arguments[i]->type);
     SPOPS_REQUIRE(c->ctx, m->rows == rows, "%s: %s is [%" PRId64 "], expected [%" PRId64 "]",
-                  c->row->call, name, m->rows, rows);
-    SPOPS_REQUIRE(c->ctx, m->rows == 0 || m->data != NULL, "%s: %s.data is NULL", c->row->call,
-                  name);
+                  c->call, name, m->rows, rows);
+    SPOPS_REQUIRE(c->ctx, m->rows == 0 || m->data != NULL, "%s: %s.data is NULL", c->call, name);
     return SPOPS_STATUS_OK;
 }
 
@@ -330,16 +329,15 @@ COLD static spops_status refuse_absent(const call_check *c, int i)
 {
     const spops_row_arg *arg = &c->row->args[i];
     if (arg->is_array && spops_row_eval(&arg->dims[0], c->slots) == 0) return SPOPS_STATUS_OK;
-    return spops_fail(c->ctx, SPOPS_STATUS_INVALID_ARGUMENT, "%s: %s is NULL", c->row->call,
-                      arg->name);
+    return spops_fail(c->ctx, SPOPS_STATUS_INVALID_ARGUMENT, "%s: %s is NULL", c->call, arg->name);
 }
 
 // What it may only be given with is there.
 static spops_status check_needed(const call_check *c, int i)
 {
     const spops_row_arg *arg = &c->row->args[i];
-    SPOPS_REQUIRE(c->ctx, c->args[arg->needs] != NULL, "%s: %s is given, and %s is NULL",
-                  c->row->call, arg->name, c->row->args[arg->needs].name);
+    SPOPS_REQUIRE(c->ctx, c->args[arg->needs] != NULL, "%s: %s is given, and %s is NULL", c->call,
+                  arg->name, c->row->args[arg->needs].name);
     return SPOPS_STATUS_OK;
 }
 
@@ -349,7 +347,7 @@ static spops_argument argument_of(const call_check *c, int i)
 {
     const spops_row_arg *arg = &c->row->args[i];
     if (arg->blocks >= 0) return *(const spops_argument *)c->args[i];
-    if (!arg->is_array)
+    if (!arg->is_array || c->matrices != NULL)
         return spops_plain_argument(arg->name, *matrix_of(c, c->matrices != NULL, i));
     const int64_t n = spops_row_eval(&arg->dims[0], c->slots);
     return spops_array_argument(arg->name, c->args[i], n > 0 ? n : 1, array_dtype(c, arg));
@@ -368,8 +366,8 @@ COLD static spops_status check_pair(const call_check *c, int out, int other)
 
     if (c->row->args[out].may_be == other && is_same_matrix(c, out, other)) return SPOPS_STATUS_OK;
     SPOPS_REQUIRE(c->ctx, !spops_arguments_overlap(&a, &b),
-                  "%s: %s overlaps %s, expected separate memory", c->row->call,
-                  c->row->args[out].name, c->row->args[other].name);
+                  "%s: %s overlaps %s, expected separate memory", c->call, c->row->args[out].name,
+                  c->row->args[other].name);
     return SPOPS_STATUS_OK;
 }
 
@@ -397,26 +395,27 @@ COLD static void log_call(const call_check *c, const spops_call_number *attribut
             c->row->attributes[i].row->kind == SPOPS_ARGUMENT_FLOAT ? 0 : attributes[i].i;
     find_fields(&own);
     find_sizes(&own, false);
-    spops_log_row(c->ctx, c->row, c->args, attributes, own.slots);
+    spops_log_row(c->ctx, c->call, c->row, c->args, attributes, own.slots);
 }
 
 // Rows are parsed when the first context is made, and there may have been none.
-COLD static spops_status refuse_no_context(const spops_row *row)
+COLD static spops_status refuse_no_context(const spops_row *row, const char *call)
 {
     spops_rows_parse();
-    return spops_fail(NULL, SPOPS_STATUS_INVALID_ARGUMENT, "%s: ctx is NULL", row->call);
+    return spops_fail(NULL, SPOPS_STATUS_INVALID_ARGUMENT, "%s: ctx is NULL",
+                      call == NULL ? row->call : call);
 }
 
-spops_status spops_check_call(spops_context *ctx, spops_operator_id op, const void *const *args,
-                              const spops_call_number *attributes)
+HOT spops_status check_call(spops_context *ctx, const char *call, const spops_row *row,
+                            const void *const *args, const spops_call_number *attributes)
 {
-    const spops_row *row = spops_row_of(op);
     byte_range ranges[SPOPS_ROW_MAX_ARGS];
     call_check c;
 
-    if (ctx == NULL) return refuse_no_context(row);
+    if (ctx == NULL) return refuse_no_context(row, call);
     c.ctx = ctx;
     c.row = row;
+    c.call = call;
     c.args = args;
     c.matrices = NULL;
     begin_slots(&c);
@@ -429,7 +428,7 @@ spops_status spops_check_call(spops_context *ctx, spops_operator_id op, const vo
     for (int i = 0; i < row->num_args; ++i) {
         const spops_row_arg *arg = &row->args[i];
         ranges[i] = (byte_range){0, 0};
-        if (arg->is_plan) continue;
+        if (arg->is_plan || arg->is_comm) continue;
         if (args[i] == NULL) {
             if (!arg->is_optional) SPOPS_TRY(refuse_absent(&c, i));
             continue;
@@ -441,6 +440,19 @@ spops_status spops_check_call(spops_context *ctx, spops_operator_id op, const vo
     return check_apart(&c, ranges);
 }
 
+spops_status spops_check_call(spops_context *ctx, spops_operator_id op, const void *const *args,
+                              const spops_call_number *attributes)
+{
+    const spops_row *row = spops_row_of(op);
+    return check_call(ctx, row->call, row, args, attributes);
+}
+
+spops_status spops_check_call_as(spops_context *ctx, const char *call, spops_operator_id op,
+                                 const void *const *args, const spops_call_number *attributes)
+{
+    return check_call(ctx, call, spops_row_of(op), args, attributes);
+}
+
 spops_status spops_check_boxed(spops_context *ctx, const spops_row *row, const void *const *args,
                                const spops_matrix *matrices, const spops_call_number *attributes)
 {
@@ -449,6 +461,7 @@ spops_status spops_check_boxed(spops_context *ctx, const spops_row *row, const v
 
     c.ctx = ctx;
     c.row = row;
+    c.call = row->call;
     c.args = args;
     c.matrices = matrices;
     begin_slots(&c);
@@ -459,7 +472,9 @@ spops_status spops_check_boxed(spops_context *ctx, const spops_row *row, const v
     for (int i = 0; i < row->num_args; ++i) {
         const spops_row_arg *arg = &row->args[i];
         ranges[i] = (byte_range){0, 0};
-        if (arg->is_plan || (args[i] == NULL && matrices[i].rows == 0)) continue;
+        if (arg->is_comm && (args[i] != NULL || !arg->is_optional))
+            SPOPS_TRY(spops_check_comm(ctx, row->call, arg->name, args[i]));
+        if (arg->is_plan || arg->is_comm || (args[i] == NULL && matrices[i].rows == 0)) continue;
         if (arg->needs >= 0 && arg->needs < row->num_inputs && args[i] != NULL)
             SPOPS_TRY(check_needed(&c, i));
         if (arg->is_array || arg->is_dense) SPOPS_TRY(check_matrix(&c, true, i, &ranges[i]));

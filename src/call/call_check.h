@@ -23,6 +23,10 @@ typedef union spops_call_number {
 spops_status spops_check_call(spops_context *ctx, spops_operator_id op, const void *const *args,
                               const spops_call_number *attributes);
 
+// The same of a call that is not the row's own, but takes what that takes: messages and the log name `call`.
+spops_status spops_check_call_as(spops_context *ctx, const char *call, spops_operator_id op,
+                                 const void *const *args, const spops_call_number *attributes);
+
 // What an operator's function cannot see of a boxed call: arrays and matrices without gaps come to it
 // as addresses. matrices [inputs and outputs], given where args is not NULL.
 spops_status spops_check_boxed(spops_context *ctx, const spops_row *row, const void *const *args,

@@ -32,7 +32,7 @@ static void add_argument(spops_log_line *line, const spops_row_arg *arg, const v
     spops_log_add(line, " %s=", arg->name);
     if (given == NULL)
         spops_log_add(line, "NULL");
-    else if (arg->is_plan)
+    else if (arg->is_plan || arg->is_comm)
         spops_log_add(line, "%p", given);
     else if (arg->is_array)
         add_array(line, arg, slots);
@@ -71,13 +71,14 @@ static void add_attribute(spops_log_line *line, const spops_operator_argument *a
         spops_log_add(line, " %s=%" PRId64, a->name, value.i);
 }
 
-void spops_log_row(const spops_context *ctx, const spops_row *row, const void *const *args,
-                   const spops_call_number *attributes, const int64_t *slots)
+void spops_log_row(const spops_context *ctx, const char *call, const spops_row *row,
+                   const void *const *args, const spops_call_number *attributes,
+                   const int64_t *slots)
 {
     spops_log_line line = {0};
 
-    if (!spops_log_is_own(ctx, row->call)) return;
-    spops_log_add(&line, "%s ctx=%p", row->call, (const void *)ctx);
+    if (!spops_log_is_own(ctx, call)) return;
+    spops_log_add(&line, "%s ctx=%p", call, (const void *)ctx);
     for (int i = 0; i < row->num_args; ++i)
         add_argument(&line, &row->args[i], args[i], slots);
     for (int i = 0; i < row->num_attributes; ++i)

@@ -8,7 +8,8 @@
 #include "core/log.h"
 
 // As spops_check_call has them, before anything is checked; slots of the row as far as they have values.
-void spops_log_row(const spops_context *ctx, const spops_row *row, const void *const *args,
-                   const spops_call_number *attributes, const int64_t *slots);
+void spops_log_row(const spops_context *ctx, const char *call, const spops_row *row,
+                   const void *const *args, const spops_call_number *attributes,
+                   const int64_t *slots);
 
 #endif

@@ -180,6 +180,7 @@ static void name_args(spops_row *row, const char *text, int *at)
         const int n = word_length(text), all = (int)strcspn(text, " ");
         arg->name = keep(text, n);
         arg->is_plan = strncmp(text + strcspn(text, ":"), ":plan(", 6) == 0;
+        arg->is_comm = all > 5 && strncmp(text + all - 5, ":comm", 5) == 0;
         text += all;
         while (*text == ' ')
             ++text;
@@ -552,6 +553,11 @@ static int8_t take_attribute(reader *r, bool or_none)
     return -1;
 }
 
+static void needs_handles(const reader *r)
+{
+    parsed.ops[r->row - parsed.rows].needs_handles = 1;
+}
+
 static void read_arg(reader *r, bool is_output)
 {
     const int index = r->row->num_args;
@@ -584,6 +590,11 @@ static void read_arg(reader *r, bool is_output)
         arg->plan_kind = plan_kind(to->type);
         if (arg->plan_kind == 0) fail(r, "no such kind of plan");
         expect(r, ')');
+        if (!spops_plan_has_description(arg->plan_kind)) needs_handles(r);
+    } else if (arg->is_comm) {
+        to->kind = SPOPS_ARGUMENT_COMM;
+        to->type = take_word(r);
+        needs_handles(r);
     } else {
         to->type = read_dtypes(r, &arg->dtypes, &arg->variables, &arg->sums);
         read_dims(r, index, to);
@@ -945,7 +956,7 @@ static void prepare(reader *r)
         for (int v = 0; v < row->num_variables; ++v)
             if ((arg->variables & 1u << v) != 0)
                 arg->variable = (int8_t)(arg->variable == -1 ? v : -2);
-        if (arg->is_plan) continue;
+        if (arg->is_plan || arg->is_comm) continue;
         arg->dim_slots[0] = value_slot(r, &arg->dims[0], i, false);
         arg->dim_slots[1] = value_slot(r, arg->is_array ? &one : &arg->dims[1], i, false);
     }

@@ -44,7 +44,8 @@ typedef struct spops_number_step {
 
 typedef struct spops_row_arg {
     const char *name;
-    bool is_plan, is_output, is_optional, is_dense;
+    bool is_plan, is_comm; // else a tensor
+    bool is_output, is_optional, is_dense;
     bool is_array;        // of one dimension: called by its address
     int8_t needs, may_be; // arguments; -1: none
     int8_t num_dims;

@@ -3,6 +3,7 @@
 // transport's (threads.c).
 #include "comm/comm_args.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -58,10 +59,48 @@ void spops_comm_delete(spops_comm *comm)
     spops_host_free(comm->home, comm, 1, sizeof *comm);
 }
 
+static pthread_mutex_t links_lock = PTHREAD_MUTEX_INITIALIZER; // plans may end in any thread
+
+void spops_comm_join(spops_comm_link *link, spops_comm *comm)
+{
+    (void)pthread_mutex_lock(&links_lock);
+    *link = (spops_comm_link){comm, comm->links, &comm->links};
+    if (link->next != NULL) link->next->at = &link->next;
+    comm->links = link;
+    (void)pthread_mutex_unlock(&links_lock);
+}
+
+// With the lock.
+static void unlink_plan(spops_comm_link *link)
+{
+    if (link->comm == NULL) return;
+    *link->at = link->next;
+    if (link->next != NULL) link->next->at = link->at;
+    *link = (spops_comm_link){NULL, NULL, NULL};
+}
+
+void spops_comm_leave(spops_comm_link *link)
+{
+    (void)pthread_mutex_lock(&links_lock);
+    unlink_plan(link);
+    (void)pthread_mutex_unlock(&links_lock);
+}
+
+spops_status spops_comm_check_link(spops_context *ctx, const char *call, const char *name,
+                                   const spops_comm_link *link)
+{
+    SPOPS_REQUIRE(ctx, link->comm != NULL, "%s: the communicator of %s was destroyed", call, name);
+    return SPOPS_STATUS_OK;
+}
+
 void spops_comm_destroy(spops_comm *comm)
 {
     if (comm == NULL) return;
     if (spops_log_is_on) spops_log_call(comm->home, "comm_destroy");
+    (void)pthread_mutex_lock(&links_lock);
+    while (comm->links != NULL)
+        unlink_plan(comm->links);
+    (void)pthread_mutex_unlock(&links_lock);
     comm->transport->destroy(comm);
     spops_comm_delete(comm);
 }
@@ -76,11 +115,18 @@ int32_t spops_comm_num_ranks(const spops_comm *comm)
     return comm != NULL ? comm->num_ranks : 0;
 }
 
+// A place in memory; NULL where there is none, as where nothing is moved.
+static char *at(const void *data, size_t bytes)
+{
+    return data == NULL ? NULL : (char *)data + bytes;
+}
+
 // ---- Meetings -----------------------------------------------------------------------------------
 
 spops_status spops_comm_copy(spops_context *ctx, const spops_comm_pieces *to,
                              const spops_comm_pieces *from)
 {
+    if (to->bytes == 0) return SPOPS_STATUS_OK; // both may be NULL
     if (to->count == 1 && from->count == 1)
         return ctx->backend->copy(ctx, to->data, from->data, to->bytes);
     for (int64_t i = 0; i < to->count; ++i)
@@ -126,8 +172,7 @@ static spops_status gather(spops_context *ctx, const char *call, spops_comm *com
 
     for (int32_t r = 0; r < comm->num_ranks; ++r) {
         comm->sends[r] = (spops_comm_pieces){(char *)(uintptr_t)value, 1, bytes, bytes};
-        comm->recvs[r] = (spops_comm_pieces){
-            values != NULL ? (char *)values + (size_t)r * bytes : NULL, 1, bytes, bytes};
+        comm->recvs[r] = (spops_comm_pieces){at(values, (size_t)r * bytes), 1, bytes, bytes};
     }
     return meet(ctx, comm, &meeting);
 }
@@ -171,10 +216,16 @@ spops_status spops_comm_agree_sync(spops_context *ctx, spops_comm *comm, spops_s
         refused = spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT,
                              "%s: status is %d, which is no status", call, (int)status);
     SPOPS_TRY(gather(ctx, call, comm, SPOPS_COMM_AGREE, refused, own, sizeof *own, all));
-    for (int32_t r = 0; r < comm->num_ranks; ++r)
-        if (all[r].status != SPOPS_STATUS_OK)
-            return spops_fail(ctx, (spops_status)all[r].status, "%s: rank %" PRId32 ": %.460s",
-                              call, r, all[r].text);
+    for (int32_t r = 0; r < comm->num_ranks; ++r) {
+        const char *text = all[r].text, *outer = ctx->outer == NULL ? "" : ctx->outer->call;
+        const size_t length = strlen(outer);
+        if (all[r].status == SPOPS_STATUS_OK) continue;
+        // Of a call that agrees the line has the name already.
+        if (length > 0 && strncmp(text, outer, length) == 0 && strncmp(text + length, ": ", 2) == 0)
+            text += length + 2;
+        return spops_fail(ctx, (spops_status)all[r].status, "%s: rank %" PRId32 ": %.460s", call, r,
+                          text);
+    }
     return SPOPS_STATUS_OK;
 }
 
@@ -239,7 +290,7 @@ static spops_status check_apart(spops_context *ctx, const char *call, const spop
 static spops_comm_pieces rows_of(spops_matrix m, int64_t offset, int64_t count)
 {
     const size_t row_bytes = (size_t)spops_elements_bytes(m.dtype, m.cols);
-    const spops_comm_pieces p = {count > 0 ? (char *)m.data + (size_t)offset * row_bytes : NULL, 1,
+    const spops_comm_pieces p = {count > 0 ? at(m.data, (size_t)offset * row_bytes) : NULL, 1,
                                  (size_t)count * row_bytes, 0};
     return p;
 }
@@ -295,6 +346,18 @@ spops_status spops_comm_refuse(spops_context *ctx, spops_comm *comm, const char 
     // What is enqueued meets nobody, and between begin and end nothing else does.
     if (comm->transport->captures || comm->begun) return refused;
     return meet(ctx, comm, &meeting);
+}
+
+spops_status spops_comm_refuse_call(spops_context *ctx, spops_comm *comm, const char *call,
+                                    bool moves_rows, spops_status refused)
+{
+    if (comm->home->backend != ctx->backend || comm->home->info.device != ctx->info.device)
+        return refused; // what was refused may be the communicator itself
+    if (moves_rows) return spops_comm_refuse(ctx, comm, call, refused);
+    // What makes a plan is not captured, and between begin and end nothing meets.
+    if (comm->begun || ctx->backend->is_capturing(ctx)) return refused;
+    SPOPS_OUTER_CALL(ctx, call, NULL);
+    return spops_comm_agree_sync(ctx, comm, refused);
 }
 
 spops_status spops_comm_exchange_execute(spops_context *ctx, spops_comm *comm,
@@ -414,9 +477,9 @@ static void set_parts(const spops_comm *comm, const int64_t *offsets, spops_matr
         const int64_t begin = first_column(comm, parts.cols, r);
         const size_t theirs = (size_t)(first_column(comm, parts.cols, r + 1) - begin) * element;
         comm->sends[r] =
-            (spops_comm_pieces){own_parts > 0 ? (char *)parts.data + (size_t)begin * element : NULL,
+            (spops_comm_pieces){own_parts > 0 ? at(parts.data, (size_t)begin * element) : NULL,
                                 own_parts, theirs, (size_t)spops_row_step(parts) * element};
-        comm->recvs[r] = (spops_comm_pieces){scratch + (size_t)offsets[r] * own,
+        comm->recvs[r] = (spops_comm_pieces){at(scratch, (size_t)offsets[r] * own),
                                              offsets[r + 1] - offsets[r], own, own};
     }
 }
@@ -431,10 +494,9 @@ static void set_sums(const spops_comm *comm, spops_matrix out)
     for (int32_t r = 0; r < comm->num_ranks; ++r) {
         const int64_t first = first_column(comm, out.cols, r);
         const size_t bytes = (size_t)(first_column(comm, out.cols, r + 1) - first) * element;
-        comm->sends[r] = (spops_comm_pieces){(char *)out.data + (size_t)begin * element, 1,
+        comm->sends[r] = (spops_comm_pieces){at(out.data, (size_t)begin * element), 1,
                                              (size_t)(end - begin) * element, 0};
-        comm->recvs[r] =
-            (spops_comm_pieces){(char *)out.data + (size_t)first * element, 1, bytes, 0};
+        comm->recvs[r] = (spops_comm_pieces){at(out.data, (size_t)first * element), 1, bytes, 0};
     }
 }
 
@@ -468,7 +530,7 @@ spops_status spops_comm_sum_execute(spops_context *ctx, spops_comm *comm,
         sum.cols = first_column(comm, parts.cols, comm->rank + 1) - begin;
         sum.parts = scratch;
         sum.stride = sum.cols;
-        sum.out = (char *)out.data + (size_t)begin * spops_dtype_bytes(out.dtype);
+        sum.out = at(out.data, (size_t)begin * spops_dtype_bytes(out.dtype));
     }
     meeting.kind = SPOPS_COMM_SUM_OUT;
     if (sum.cols > 0) meeting.refused = ctx->backend->comm_sum(ctx, &sum);

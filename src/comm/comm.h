@@ -45,15 +45,22 @@ typedef struct spops_comm_transport {
     bool captures; // begin and end can be captured
 } spops_comm_transport;
 
+// What a plan has of the communicator that it was made with.
+typedef struct spops_comm_link {
+    spops_comm *comm; // NULL: there is none, or no longer
+    struct spops_comm_link *next, **at;
+} spops_comm_link;
+
 struct spops_comm {
+    spops_context *home; // first, for spops_check_comm
     const spops_comm_transport *transport;
-    spops_context *home;
     void *state; // the transport's
     int32_t rank, num_ranks, timeout_ms;
     bool begun;                        // an exchange has, and not ended:
     spops_comm_meeting meeting;        // this one
     spops_comm_pieces *sends, *recvs;  // [num_ranks] each
     struct spops_comm_report *reports; // [1 + num_ranks]: its own, and those of all
+    spops_comm_link *links;            // of plans, which learn of its end
 };
 
 // A communicator without a transport, in ctx's memory; NULL, with a message, where there is none.
@@ -64,6 +71,19 @@ void spops_comm_delete(spops_comm *comm);
 // A call that moves rows refuses on this rank, with a text on ctx: where ranks are threads, all refuse.
 spops_status spops_comm_refuse(spops_context *ctx, spops_comm *comm, const char *call,
                                spops_status refused);
+
+// The same of a call that was refused before its function, with a text on ctx: one that moves rows, or one
+// that makes a plan, which begins by agreeing.
+spops_status spops_comm_refuse_call(spops_context *ctx, spops_comm *comm, const char *call,
+                                    bool moves_rows, spops_status refused);
+
+// A plan stands on comm, until the plan's end; the end of comm ends it too. Any thread.
+void spops_comm_join(spops_comm_link *link, spops_comm *comm);
+void spops_comm_leave(spops_comm_link *link);
+
+// That there is still a communicator, of a plan that is called `name`.
+spops_status spops_comm_check_link(spops_context *ctx, const char *call, const char *name,
+                                   const spops_comm_link *link);
 
 // count pieces from one place to another, on ctx's stream.
 spops_status spops_comm_copy(spops_context *ctx, const spops_comm_pieces *to,

@@ -25,6 +25,13 @@ spops_status spops_check_home(spops_context *ctx, const char *call, const char *
     return SPOPS_STATUS_OK;
 }
 
+spops_status spops_check_comm(spops_context *ctx, const char *call, const char *name,
+                              const void *comm)
+{
+    SPOPS_REQUIRE(ctx, comm != NULL, "%s: %s is NULL", call, name);
+    return spops_check_home(ctx, call, name, *(spops_context *const *)comm);
+}
+
 spops_status spops_check_weights(spops_context *ctx, const char *call, const char *name,
                                  spops_matrix m, int64_t rows, spops_dtype x_dtype)
 {

@@ -18,6 +18,11 @@ spops_status spops_check_slot(spops_context *ctx, const char *call, bool filled,
 spops_status spops_check_home(spops_context *ctx, const char *call, const char *name,
                               const spops_context *home);
 
+// A communicator, called `name`, is there, and its rank lies where ctx runs. Its context is what it begins
+// with (comm/comm.h).
+spops_status spops_check_comm(spops_context *ctx, const char *call, const char *name,
+                              const void *comm);
+
 // ctx's stream is not being captured; `call` allocates or waits. Messages about memory name it from
 // here on.
 spops_status spops_check_not_capturing(spops_context *ctx, const char *call);
@@ -34,13 +39,17 @@ spops_status spops_check_not_capturing(spops_context *ctx, const char *call);
 // nothing is from here on, whatever fails; ctx's stream is not being captured. The log has the call,
 // and at its end the plan.
 #define SPOPS_BEGIN_CREATE(ctx, call, out)                                                         \
+    SPOPS_BEGIN_AGREED(ctx, call, out);                                                            \
+    SPOPS_TRY(spops_check_not_capturing((ctx), (call)))
+
+// The same, but whether the stream is captured the call asks itself, as one that ranks make together.
+#define SPOPS_BEGIN_AGREED(ctx, call, out)                                                         \
     const spops_log_made spops_made __attribute__((cleanup(spops_log_plan))) = {                   \
         (ctx), (call), (uintptr_t)(out) % sizeof *(out) == 0 ? (void *)(out) : NULL};              \
     do {                                                                                           \
         if (spops_made.handle != NULL) *(out) = NULL;                                              \
         SPOPS_BEGIN_CALL(ctx, call);                                                               \
         SPOPS_TRY(spops_check_object((ctx), (call), #out, (out), sizeof *(out)));                  \
-        SPOPS_TRY(spops_check_not_capturing((ctx), (call)));                                       \
     } while (0)
 
 // ptr, which is called `name`, is aligned.

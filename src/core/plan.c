@@ -361,7 +361,7 @@ spops_status spops_plan_get_state_sync(spops_context *ctx, const spops_plan *pla
         num += ints_of(&f);
     }
     *num_counts = num;
-    if (counts == NULL) return SPOPS_STATUS_OK;
+    if (counts == NULL || num == 0) return SPOPS_STATUS_OK;
     SPOPS_TRY(spops_check_aligned(ctx, call, "counts", counts, sizeof *counts));
     SPOPS_REQUIRE(ctx, max_counts >= num,
                   "%s: max_counts is %" PRId32 ", expected at least %" PRId32, call, max_counts,
@@ -755,6 +755,9 @@ spops_status spops_plan_read_ints(spops_context *ctx, const char *call, const in
     spops_status status;
 
     SPOPS_TRY(check_ints(ctx, call, ints, num_ints));
+    if (!spops_plan_has_description(ints[0]))
+        return spops_fail(ctx, SPOPS_STATUS_NOT_SUPPORTED, "%s: a plan of kind %s has no block",
+                          call, infos[ints[0] - 1].name);
     SPOPS_TRY(open_handle(ctx, call, (spops_plan_kind)ints[0], ints + NUM_HEADS, true, &plan));
     if (!plan->shares) {
         *out = plan;

@@ -75,6 +75,8 @@ struct spops_plan_ops {
     void (*destroy)(spops_plan *plan);
     size_t (*bytes)(const spops_plan *plan);
     size_t (*scratch_bytes)(const spops_plan *plan); // NULL: the most of the base's and the parts'
+    // The communicator that calls with the plan meet on; NULL after its end.
+    struct spops_comm *(*comm)(const spops_plan *plan);
 };
 
 // `call` names the public call in messages, here and below; fields are [ops->num_fields].

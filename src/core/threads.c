@@ -33,6 +33,7 @@
 #define MAX_WAIT_NS   5000000 // that a rest is counted from
 #define RANGES_EACH   8 // of a thread, where no grain is given: evens out threads of unequal speed
 #define PARTS_EACH    4 // likewise; fewer, as the caller keeps something for each part
+#define MIN_STACK     ((size_t)1 << 20)
 #define WAKES         2 // threads that one thread wakes; those wake others
 
 // The gate of a loop, one word: how many more threads may come in, whether the caller sleeps until
@@ -196,6 +197,21 @@ static void *run_thread(void *argument)
     }
 }
 
+// Products of matrices keep blocks and sums on the stack, up to 265 KiB; some systems give a thread 128.
+static int create_thread(pthread_t *id, spops_threads *t)
+{
+    pthread_attr_t attributes;
+    size_t bytes = 0;
+    int failed = pthread_attr_init(&attributes);
+
+    if (failed) return failed;
+    (void)pthread_attr_getstacksize(&attributes, &bytes);
+    if (bytes < MIN_STACK) failed = pthread_attr_setstacksize(&attributes, MIN_STACK);
+    if (!failed) failed = pthread_create(id, &attributes, run_thread, t);
+    (void)pthread_attr_destroy(&attributes);
+    return failed;
+}
+
 // A thread that takes no signal which the program may have a handler for, or wait for.
 static bool start_thread(spops_threads *t)
 {
@@ -207,7 +223,7 @@ static bool start_thread(spops_threads *t)
     for (size_t i = 0; i < sizeof own / sizeof *own; ++i)
         (void)sigdelset(&blocked, own[i]);
     if (pthread_sigmask(SIG_BLOCK, &blocked, &before) != 0) return false;
-    failed = pthread_create(&t->ids[t->num_started], NULL, run_thread, t);
+    failed = create_thread(&t->ids[t->num_started], t);
     (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed) return false;
     (void)pthread_setname_np(t->ids[t->num_started], "spops");

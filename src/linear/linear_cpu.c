@@ -9,8 +9,10 @@
 #include "linear/linear_args.h"
 #include "mvmr/product_tile.h"
 
-#define ROWS SPOPS_PRODUCT_ROWS
-#define COLS SPOPS_PRODUCT_COLS
+#define COLS       SPOPS_PRODUCT_COLS
+#define STACK_ROWS SPOPS_PRODUCT_STACK_ROWS
+#define OUTER_ROWS SPOPS_PRODUCT_OUTER_ROWS
+_Static_assert(COLS <= SPOPS_EPILOGUE_STRIP, "an epilogue takes a row of a tile");
 
 static int64_t least(int64_t a, int64_t b)
 {
@@ -28,28 +30,61 @@ typedef struct linear_work {
     const spops_mvmr_table *table;
     const spops_linear_args *args;
     int64_t rows; // that count
-    int64_t col_tiles;
+    spops_product_tiles tiles;
+    bool in_place;
 } linear_work;
+
+// Sums on the stack.
+static void run_tile(const linear_work *w, const spops_product_tile *t)
+{
+    const spops_epilogue_args *finish = &w->args->finish;
+    const bool empty = spops_epilogue_is_empty(&finish->epilogue);
+    const int64_t step = spops_product_step(t->cols);
+    _Alignas(64) float sums[STACK_ROWS * COLS];
+
+    spops_product_tile_sums(w->table, t, sums, step);
+    for (int64_t r = 0; r < t->rows; ++r) {
+        float *row = sums + r * step;
+        if (empty)
+            w->table->store_row(finish->out, t->row + r, t->col, t->cols, false, row);
+        else
+            spops_epilogue_finish(finish, t->row + r, t->col, (int)t->cols, row);
+    }
+}
+
+// Sums where out is.
+static void run_tile_in_place(const linear_work *w, const spops_product_tile *t)
+{
+    const spops_epilogue_args *finish = &w->args->finish;
+    const int64_t step = finish->out.row_stride;
+    float *sums = (float *)finish->out.data + t->row * step + t->col, row[COLS];
+
+    spops_product_tile_sums(w->table, t, sums, step);
+    if (spops_epilogue_is_empty(&finish->epilogue)) return;
+    for (int64_t r = 0; r < t->rows; ++r) {
+        memcpy(row, sums + r * step, (size_t)t->cols * sizeof *row);
+        spops_epilogue_finish(finish, t->row + r, t->col, (int)t->cols, row);
+    }
+}
 
 static void run_tiles(const void *work, int64_t begin, int64_t end)
 {
     const linear_work *w = (const linear_work *)work;
     const spops_linear_args *args = w->args;
-    _Alignas(64) float sums[ROWS * COLS];
 
     for (int64_t i = begin; i < end; ++i) {
         spops_product_tile tile = {.a = args->x,
                                    .b = args->w,
                                    .b_transposed = args->w_transposed,
-                                   .row = i / w->col_tiles * ROWS,
-                                   .col = i % w->col_tiles * COLS,
+                                   .row = i / w->tiles.in_cols * w->tiles.rows,
+                                   .col = i % w->tiles.in_cols * w->tiles.cols,
                                    .end = args->x.cols};
-        tile.rows = least(ROWS, w->rows - tile.row);
-        tile.cols = least(COLS, args->finish.out.cols - tile.col);
-        spops_product_tile_sums(w->table, &tile, sums);
-        for (int64_t r = 0; r < tile.rows; ++r)
-            spops_epilogue_finish(&args->finish, tile.row + r, tile.col, (int)tile.cols,
-                                  sums + r * COLS);
+        tile.rows = least(w->tiles.rows, w->rows - tile.row);
+        tile.cols = least(w->tiles.cols, args->finish.out.cols - tile.col);
+        if (w->in_place)
+            run_tile_in_place(w, &tile);
+        else
+            run_tile(w, &tile);
     }
 }
 
@@ -62,7 +97,7 @@ static void run_rows_f64(const void *work, int64_t begin, int64_t end)
     const int64_t out_step = args->w_transposed ? args->w.row_stride : 1;
 
     for (int64_t i = begin; i < end; ++i) {
-        const int64_t row = i / w->col_tiles, col = i % w->col_tiles * COLS;
+        const int64_t row = i / w->tiles.in_cols, col = i % w->tiles.in_cols * COLS;
         const int64_t n = least(COLS, args->finish.out.cols - col);
         const double *x = spops_row_f64(args->x, row);
         double sums[COLS] = {0.0};
@@ -78,16 +113,20 @@ static void run_rows_f64(const void *work, int64_t begin, int64_t end)
 spops_status spops_cpu_linear(spops_context *ctx, const spops_linear_args *args)
 {
     const spops_matrix out = args->finish.out;
-    const linear_work work = {spops_mvmr_table_of(ctx), args,
-                              spops_rows_in_use(args->finish.num_rows, out.rows),
-                              tiles_along(out.cols, COLS)};
+    const bool in_place = spops_sums_fit_in(out) && args->finish.epilogue.residual.data == NULL;
+    const int64_t rows = spops_rows_in_use(args->finish.num_rows, out.rows);
+    const spops_team team = spops_team_for(ctx, rows * (args->x.cols + out.cols));
+    linear_work work = {.table = spops_mvmr_table_of(ctx), .args = args, .rows = rows};
 
-    const spops_team team = spops_team_for(ctx, work.rows * (args->x.cols + out.cols));
-    if (args->x.dtype == SPOPS_DTYPE_F64)
-        spops_parallel_for(team, work.rows * work.col_tiles, 0, run_rows_f64, &work);
-    else
-        spops_parallel_for(team, tiles_along(work.rows, ROWS) * work.col_tiles, 1, run_tiles,
-                           &work);
+    if (args->x.dtype == SPOPS_DTYPE_F64) {
+        work.tiles.in_cols = tiles_along(out.cols, COLS);
+        spops_parallel_for(team, rows * work.tiles.in_cols, 0, run_rows_f64, &work);
+        return SPOPS_STATUS_OK;
+    }
+    work.in_place = in_place;
+    work.tiles =
+        spops_product_tiles_of(team, 1, rows, out.cols, in_place ? SPOPS_PRODUCT_ROWS : STACK_ROWS);
+    spops_parallel_for(team, work.tiles.in_rows * work.tiles.in_cols, 1, run_tiles, &work);
     return SPOPS_STATUS_OK;
 }
 
@@ -96,8 +135,8 @@ spops_status spops_cpu_linear(spops_context *ctx, const spops_linear_args *args)
 typedef struct grad_work {
     const spops_mvmr_table *table;
     const spops_linear_grad_args *args;
-    int64_t rows; // that count
-    int64_t col_tiles, tiles;
+    int64_t rows;              // that count
+    spops_product_tiles tiles; // of a piece
 } grad_work;
 
 // What a piece has of a row of the result: out itself where there is one piece.
@@ -128,25 +167,27 @@ static void run_pieces(const void *work, int64_t begin, int64_t end)
 {
     const grad_work *w = (const grad_work *)work;
     const spops_linear_grad_args *args = w->args;
-    _Alignas(64) float sums[ROWS * COLS];
+    const int64_t tiles = w->tiles.in_rows * w->tiles.in_cols;
+    _Alignas(64) float sums[OUTER_ROWS * COLS];
 
     for (int64_t i = begin; i < end; ++i) {
-        const int64_t piece = i / w->tiles, in_piece = i % w->tiles;
+        const int64_t piece = i / tiles, in_piece = i % tiles;
         spops_product_tile tile = {.a = args->x,
                                    .b = args->g,
                                    .a_transposed = true,
-                                   .row = in_piece / w->col_tiles * ROWS,
-                                   .col = in_piece % w->col_tiles * COLS,
+                                   .row = in_piece / w->tiles.in_cols * w->tiles.rows,
+                                   .col = in_piece % w->tiles.in_cols * w->tiles.cols,
                                    .begin = piece * args->piece_rows};
-        tile.rows = least(ROWS, args->out.rows - tile.row);
-        tile.cols = least(COLS, args->out.cols - tile.col);
+        tile.rows = least(w->tiles.rows, args->out.rows - tile.row);
+        tile.cols = least(w->tiles.cols, args->out.cols - tile.col);
         tile.end = least(tile.begin + args->piece_rows, w->rows);
+        const int64_t step = spops_product_step(tile.cols);
         if (args->x.data != NULL || tile.end <= tile.begin)
-            spops_product_tile_sums(w->table, &tile, sums);
+            spops_product_tile_sums(w->table, &tile, sums, step);
         else
             add_columns(args->g, tile.begin, tile.end, tile.col, tile.cols, sums);
         for (int64_t r = 0; r < tile.rows; ++r)
-            store_piece(args, piece, tile.row + r, tile.col, tile.cols, sums + r * COLS);
+            store_piece(args, piece, tile.row + r, tile.col, tile.cols, sums + r * step);
     }
 }
 
@@ -176,7 +217,7 @@ static void run_sums_f64(const void *work, int64_t begin, int64_t end)
     const spops_matrix out = args->out;
 
     for (int64_t i = begin; i < end; ++i) {
-        const int64_t row = i / w->col_tiles, col = i % w->col_tiles * COLS;
+        const int64_t row = i / w->tiles.in_cols, col = i % w->tiles.in_cols * COLS;
         const int64_t n = least(COLS, out.cols - col);
         double sums[COLS] = {0.0};
         for (int64_t r = 0; r < w->rows; ++r) {
@@ -192,17 +233,19 @@ static void run_sums_f64(const void *work, int64_t begin, int64_t end)
 
 spops_status spops_cpu_linear_grad(spops_context *ctx, const spops_linear_grad_args *args)
 {
-    const int64_t col_tiles = tiles_along(args->out.cols, COLS);
     const int64_t rows = spops_rows_in_use(args->num_rows, args->g.rows);
-    const grad_work work = {spops_mvmr_table_of(ctx), args, rows, col_tiles,
-                            tiles_along(args->out.rows, ROWS) * col_tiles};
     const spops_team team = spops_team_for(ctx, rows * (args->out.rows + args->out.cols));
+    grad_work work = {.table = spops_mvmr_table_of(ctx), .args = args, .rows = rows};
 
     if (args->g.dtype == SPOPS_DTYPE_F64) {
-        spops_parallel_for(team, args->out.rows * col_tiles, 0, run_sums_f64, &work);
+        work.tiles.in_cols = tiles_along(args->out.cols, COLS);
+        spops_parallel_for(team, args->out.rows * work.tiles.in_cols, 0, run_sums_f64, &work);
         return SPOPS_STATUS_OK;
     }
-    spops_parallel_for(team, work.tiles * args->num_pieces, 1, run_pieces, &work);
+    work.tiles =
+        spops_product_tiles_of(team, args->num_pieces, args->out.rows, args->out.cols, OUTER_ROWS);
+    spops_parallel_for(team, work.tiles.in_rows * work.tiles.in_cols * args->num_pieces, 1,
+                       run_pieces, &work);
     if (args->num_pieces > 1) spops_parallel_for(team, args->out.rows, 0, join_rows, &work);
     return SPOPS_STATUS_OK;
 }

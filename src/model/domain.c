@@ -446,6 +446,9 @@ static spops_status read_node(spops_model *m, int32_t node)
     s.called = spops_operator_find(op);
     if (s.called == NULL)
         return spops_model_refuse(m, SPOPS_STATUS_NOT_SUPPORTED, node, "there is no such operator");
+    if (s.called->needs_handles != 0)
+        return spops_model_refuse(m, SPOPS_STATUS_NOT_SUPPORTED, node,
+                                  "its operator takes handles, which no file has");
     if (n->num_outputs > s.called->num_outputs)
         return REFUSE(m, node, "it has %" PRId32 " outputs, expected at most %" PRId32,
                       n->num_outputs, s.called->num_outputs);

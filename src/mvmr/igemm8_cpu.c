@@ -82,17 +82,14 @@ static void multiply8(const work8 *w, batch8 *b, int64_t d, int64_t depth, const
 {
     const spops_matrix x = w->args->x;
     _Alignas(64) float part[BATCH * PANEL];
-    int32_t places[BATCH];
 
     load_codes(w, x, b->from, b->n, d, depth, b->rows);
     if (x.dtype != SPOPS_DTYPE_I8) {
-        w->table->multiply(b->rows, b->n, depth, block, PANEL, b->to, s->sums);
+        w->table->multiply(b->rows, b->n, depth, block, PANEL, b->to, s->sums, PANEL, NULL);
         return;
     }
     memset(part, 0, (size_t)(b->n * PANEL) * sizeof *part);
-    for (int i = 0; i < BATCH; ++i)
-        places[i] = i;
-    w->table->multiply(b->rows, b->n, depth, block, PANEL, places, part);
+    w->table->multiply(b->rows, b->n, depth, block, PANEL, NULL, part, PANEL, NULL);
     for (int64_t i = 0; i < b->n; ++i)
         for (int o = 0; o < PANEL; ++o)
             s->exact[b->to[i] * PANEL + o] += (int32_t)part[i * PANEL + o];

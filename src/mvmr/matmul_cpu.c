@@ -11,9 +11,12 @@
 #include "mvmr/mvmr_isa.h"
 #include "mvmr/product_tile.h"
 
-#define PANEL SPOPS_MVMR_PANEL
-#define DEPTH SPOPS_MVMR_DEPTH
-#define TILE  SPOPS_PRODUCT_ROWS
+#define PANEL       SPOPS_MVMR_PANEL
+#define DEPTH       SPOPS_MVMR_DEPTH
+#define COLS        SPOPS_PRODUCT_COLS
+#define BATCH       SPOPS_MVMR_BATCH
+#define OUTER       SPOPS_VVOR_ROWS
+#define OUTER_PARTS (SPOPS_PRODUCT_OUTER_ROWS / OUTER)
 
 // ---- A CBLAS ------------------------------------------------------------------------------------
 
@@ -92,81 +95,179 @@ static spops_matrix matrix_of(const spops_matmul_operand *operand, int64_t b, in
     return m;
 }
 
-void spops_product_tile_sums(const spops_mvmr_table *table, const spops_product_tile *t,
-                             float *sums)
+void spops_ahead_add(spops_ahead *ahead, spops_matrix x, const int32_t *rows, int64_t n,
+                     int64_t col, int64_t cols)
 {
-    _Alignas(64) float block[DEPTH * PANEL], part[TILE * DEPTH];
-    int32_t from[DEPTH], to[TILE];
+    const size_t bytes = spops_dtype_bytes(x.dtype);
+    const char *data = (const char *)x.data + (size_t)col * bytes;
 
-    memset(sums, 0, (size_t)(t->rows * PANEL) * sizeof *sums);
-    for (int32_t r = 0; r < TILE; ++r)
-        to[r] = r;
-    for (int64_t d = t->begin; d < t->end; d += DEPTH) {
-        const int64_t depth = least(DEPTH, t->end - d);
-        table->load_matrix(t->b, d, t->col, depth, t->cols, t->b_transposed, block);
-        for (int64_t i = 0; i < (t->a_transposed ? depth : t->rows); ++i)
-            from[i] = (int32_t)((t->a_transposed ? d : t->row) + i);
-        if (t->a_transposed) {
-            table->load_rows(t->a, from, depth, t->row, t->rows, NULL, part, SPOPS_VVOR_ROWS);
-            table->multiply_columns(part, t->rows, depth, block, t->cols, to, sums);
-        } else {
-            table->load_rows(t->a, from, t->rows, d, depth, NULL, part, DEPTH);
-            table->multiply(part, t->rows, depth, block, t->cols, to, sums);
-        }
+    for (int64_t first = 0; first < n && cols > 0; first += SPOPS_AHEAD_PART) {
+        const char **part = ahead->rows[ahead->num_parts];
+        for (int64_t i = 0; i < SPOPS_AHEAD_PART; ++i) // the last row again where there are no more
+            part[i] = data + (size_t)(rows[least(first + i, n - 1)] * x.row_stride) * bytes;
+        ahead->lines[ahead->num_parts++] = (int32_t)(((size_t)cols * bytes + 63) / 64);
     }
 }
 
-// Rows row .. and columns col .. of c[b]: TILE x PANEL sums.
-static void multiply_tile(const spops_mvmr_table *table, const spops_matmul_args *args, int64_t b,
-                          int64_t row, int64_t col)
-{
-    const spops_matrix c = matrix_of(&args->c, b, args->rows, args->cols, args->out_dtype);
-    const int64_t rows = least(TILE, args->rows - row), cols = least(PANEL, args->cols - col);
-    const spops_product_tile tile = {
-        .a = matrix_of(&args->a, b, args->rows, args->depth, args->dtype),
-        .b = matrix_of(&args->b, b, args->depth, args->cols, args->dtype),
-        .a_transposed = args->a.transposed,
-        .b_transposed = args->b.transposed,
-        .row = row,
-        .rows = rows,
-        .col = col,
-        .cols = cols,
-        .end = args->depth};
-    _Alignas(64) float sums[TILE * PANEL];
+// The blocks of b that a tile's rows are multiplied with, DEPTH of its depth.
+typedef struct tile_blocks {
+    _Alignas(64) float w[SPOPS_MVMR_TOGETHER][DEPTH * PANEL];
+} tile_blocks;
 
-    spops_product_tile_sums(table, &tile, sums);
-    for (int64_t r = 0; r < rows; ++r)
-        table->store_row(c, row + r, col, cols, args->accumulate, sums + r * PANEL);
+// n rows from `first` on.
+static void fill_rows(int32_t *rows, int64_t first, int64_t n)
+{
+    for (int64_t i = 0; i < n; ++i)
+        rows[i] = (int32_t)(first + i);
+}
+
+// Rows of a times the blocks, whose depth begins at d.
+static void multiply_rows(const spops_mvmr_table *table, const spops_product_tile *t, int64_t d,
+                          int64_t depth, const tile_blocks *b, float *sums, int64_t step)
+{
+    _Alignas(64) float part[BATCH * DEPTH];
+    int32_t from[BATCH], next[BATCH];
+    spops_ahead ahead;
+
+    for (int64_t r = 0; r < t->rows; r += BATCH) {
+        const int64_t n = least(BATCH, t->rows - r);
+        const int64_t left = spops_ahead_pays(depth, t->cols) ? least(BATCH, t->rows - r - n) : 0;
+        fill_rows(from, t->row + r, n);
+        fill_rows(next, t->row + r + n, left);
+        table->load_rows(t->a, from, n, d, depth, NULL, part, DEPTH);
+        spops_ahead_clear(&ahead);
+        spops_ahead_add(&ahead, t->a, next, left, d, depth);
+        for (int64_t c = 0; c < t->cols; c += PANEL)
+            table->multiply(part, n, depth, b->w[c / PANEL], least(PANEL, t->cols - c), NULL,
+                            sums + r * step + c, step, &ahead);
+    }
+}
+
+// The same where a is transposed.
+static void multiply_columns(const spops_mvmr_table *table, const spops_product_tile *t, int64_t d,
+                             int64_t depth, const tile_blocks *b, float *sums, int64_t step)
+{
+    _Alignas(64) float part[OUTER_PARTS][DEPTH * OUTER];
+    const int64_t left = spops_ahead_pays(t->rows, t->cols) ? least(DEPTH, t->end - d - depth) : 0;
+    int32_t rows[DEPTH];
+    spops_ahead ahead;
+
+    fill_rows(rows, d, depth);
+    table->load_rows(t->a, rows, depth, t->row, t->rows, NULL, part[0], OUTER);
+    fill_rows(rows, d + depth, left);
+    spops_ahead_clear(&ahead);
+    spops_ahead_add(&ahead, t->a, rows, left, t->row, t->rows);
+    if (!t->b_transposed) spops_ahead_add(&ahead, t->b, rows, left, t->col, t->cols);
+    for (int64_t c = 0; c < t->cols; c += PANEL)
+        for (int64_t r = 0; r < t->rows; r += OUTER)
+            table->multiply_columns(part[r / OUTER], least(OUTER, t->rows - r), depth,
+                                    b->w[c / PANEL], least(PANEL, t->cols - c), sums + r * step + c,
+                                    step, &ahead);
+}
+
+void spops_product_tile_sums(const spops_mvmr_table *table, const spops_product_tile *t,
+                             float *sums, int64_t step)
+{
+    tile_blocks b;
+
+    spops_zero_sums(sums, t->rows, (t->cols + 15) / 16 * 16, step);
+    for (int64_t d = t->begin; d < t->end; d += DEPTH) {
+        const int64_t depth = least(DEPTH, t->end - d);
+        table->load_matrix(t->b, d, t->col, depth, t->cols, t->b_transposed, b.w[0]);
+        if (t->a_transposed)
+            multiply_columns(table, t, d, depth, &b, sums, step);
+        else
+            multiply_rows(table, t, d, depth, &b, sums, step);
+    }
+}
+
+static int64_t ceil_div(int64_t a, int64_t b)
+{
+    return (a + b - 1) / b;
+}
+
+spops_product_tiles spops_product_tiles_of(spops_team team, int64_t products, int64_t rows,
+                                           int64_t cols, int64_t most_rows)
+{
+    spops_product_tiles t = {.rows = most_rows, .cols = COLS};
+    for (;;) {
+        t.in_rows = ceil_div(rows, t.rows);
+        t.in_cols = ceil_div(cols, t.cols);
+        if (products * t.in_rows * t.in_cols >= 4 * team.size) return t;
+        if (t.rows > OUTER)
+            t.rows /= 2;
+        else if (t.cols > PANEL)
+            t.cols /= 2;
+        else
+            return t;
+    }
 }
 
 typedef struct matmul_work {
     const spops_mvmr_table *table;
     const spops_matmul_args *args;
-    int64_t tiles, panels; // of a product; panels of a row of tiles
+    spops_product_tiles tiles;
+    bool in_place;
 } matmul_work;
+
+// Sums on the stack, rounded or added when they are complete.
+static void finish_tile(const matmul_work *w, const spops_product_tile *t, spops_matrix c)
+{
+    const int64_t step = spops_product_step(t->cols);
+    _Alignas(64) float sums[SPOPS_PRODUCT_STACK_ROWS * COLS];
+
+    spops_product_tile_sums(w->table, t, sums, step);
+    for (int64_t r = 0; r < t->rows; ++r)
+        w->table->store_row(c, t->row + r, t->col, t->cols, w->args->accumulate, sums + r * step);
+}
 
 static void multiply_tiles(const void *work, int64_t begin, int64_t end)
 {
     const matmul_work *w = (const matmul_work *)work;
-    for (int64_t i = begin; i < end; ++i)
-        multiply_tile(w->table, w->args, i / w->tiles, i % w->tiles / w->panels * TILE,
-                      i % w->panels * PANEL);
+    const spops_matmul_args *args = w->args;
+    const int64_t tiles = w->tiles.in_rows * w->tiles.in_cols;
+
+    for (int64_t i = begin; i < end; ++i) {
+        const int64_t b = i / tiles;
+        const spops_matrix c = matrix_of(&args->c, b, args->rows, args->cols, args->out_dtype);
+        spops_product_tile t = {.a = matrix_of(&args->a, b, args->rows, args->depth, args->dtype),
+                                .b = matrix_of(&args->b, b, args->depth, args->cols, args->dtype),
+                                .a_transposed = args->a.transposed,
+                                .b_transposed = args->b.transposed,
+                                .row = i % tiles / w->tiles.in_cols * w->tiles.rows,
+                                .col = i % w->tiles.in_cols * w->tiles.cols,
+                                .end = args->depth};
+        t.rows = least(w->tiles.rows, args->rows - t.row);
+        t.cols = least(w->tiles.cols, args->cols - t.col);
+        if (w->in_place)
+            spops_product_tile_sums(w->table, &t, (float *)c.data + t.row * c.row_stride + t.col,
+                                    c.row_stride);
+        else
+            finish_tile(w, &t, c);
+    }
 }
 
 spops_status spops_cpu_matmul(spops_context *ctx, const spops_matmul_args *args)
 {
     const cblas_library *library = (const cblas_library *)args->library;
-    const int64_t row_tiles = (args->rows + TILE - 1) / TILE;
-    const int64_t panels = (args->cols + PANEL - 1) / PANEL;
-    const matmul_work work = {spops_mvmr_table_of(ctx), args, row_tiles * panels, panels};
-    const int64_t elements = args->batches * (args->rows + args->cols) * args->depth;
+    const spops_team team =
+        spops_team_for(ctx, args->batches * (args->rows + args->cols) * args->depth);
+    const bool in_place =
+        !args->accumulate && spops_sums_fit_in(spops_matrix_dense(args->c.data, args->rows,
+                                                                  args->cols, args->out_dtype));
+    const int64_t most = args->a.transposed ? SPOPS_PRODUCT_OUTER_ROWS
+                         : in_place         ? SPOPS_PRODUCT_ROWS
+                                            : SPOPS_PRODUCT_STACK_ROWS;
+    const matmul_work work = {
+        spops_mvmr_table_of(ctx), args,
+        spops_product_tiles_of(team, args->batches, args->rows, args->cols, most), in_place};
 
     if (args->batches == 0 || args->rows == 0 || args->cols == 0) return SPOPS_STATUS_OK;
     if (library->sgemm != NULL && args->dtype == SPOPS_DTYPE_F32) {
         multiply_by_cblas(library->sgemm, args);
         return SPOPS_STATUS_OK;
     }
-    spops_parallel_for(spops_team_for(ctx, elements), args->batches * work.tiles, 1, multiply_tiles,
-                       &work);
+    spops_parallel_for(team, args->batches * work.tiles.in_rows * work.tiles.in_cols, 1,
+                       multiply_tiles, &work);
     return SPOPS_STATUS_OK;
 }

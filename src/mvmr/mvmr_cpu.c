@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// MVMR and VVOR on the CPU. A thread takes a tile of output rows and some columns, keeps their sums
-// on its stack, and walks the tile's triplets: a run of triplets with one matrix is a product of
-// gathered rows with a block of that matrix. Each row has one owner and each owner goes through
-// its triplets in order, so that threads change no result.
+// MVMR and VVOR on the CPU. A thread takes a tile of output rows and a strip of columns and walks the
+// tile's triplets: a run of triplets with one matrix is a product of gathered rows with blocks of that
+// matrix. Sums are made in the result where it is f32 and holds nothing, else on the thread's stack.
+// Each row has one owner and each owner goes through its triplets in order, so that threads change
+// no result.
 #include <string.h>
 
 #include "backends/backend_cpu.h"
@@ -15,7 +16,10 @@
 #define DEPTH     SPOPS_MVMR_DEPTH
 #define TILE_ROWS 512 // of the largest tile; spops_cpu_triplets_tile_rows
 _Static_assert(PANEL == SPOPS_MVMR_PANEL_F64, "a panel is one of f64 too");
-#define BATCH 48 // rows that are gathered at once: with a block of a matrix they fit the L1 cache
+#define BATCH    SPOPS_MVMR_BATCH
+#define TOGETHER SPOPS_MVMR_TOGETHER
+// Panels whose sums a thread keeps on its stack, 64 KiB each.
+#define ON_STACK 2
 
 static int64_t least(int64_t a, int64_t b)
 {
@@ -40,28 +44,35 @@ static float scalar_at(spops_matrix s, int64_t i)
 
 // ---- MVMR ---------------------------------------------------------------------------------------
 
-// A panel: columns of the result, at most PANEL, of one group.
-typedef struct panel {
+// A strip: columns of the result, at most TOGETHER panels, of one group.
+typedef struct strip {
     int64_t col, cols; // of the result
     int64_t x_col;     // first column of x of the group
     int64_t w_col;     // along the result, in the matrix: a column, or a row where transposed
-} panel;
+} strip;
 
-static int64_t num_panels(const spops_mvmr_args *args)
+// `width` columns at most.
+static int64_t num_strips(const spops_mvmr_args *args, int64_t width)
 {
-    return args->groups * ceil_div(args->out_cols, PANEL);
+    return args->groups * ceil_div(args->out_cols, width);
 }
 
-static panel panel_at(const spops_mvmr_args *args, int64_t index)
+static strip strip_at(const spops_mvmr_args *args, int64_t width, int64_t index)
 {
-    const int64_t in_group = ceil_div(args->out_cols, PANEL), group = index / in_group;
-    const int64_t first = index % in_group * PANEL;
-    panel p;
-    p.cols = least(PANEL, args->out_cols - first);
-    p.col = group * args->out_cols + first;
-    p.x_col = group * args->x_cols;
-    p.w_col = args->transposed ? first : p.col;
-    return p;
+    const int64_t in_group = ceil_div(args->out_cols, width), group = index / in_group;
+    const int64_t first = index % in_group * width;
+    strip s;
+    s.cols = least(width, args->out_cols - first);
+    s.col = group * args->out_cols + first;
+    s.x_col = group * args->x_cols;
+    s.w_col = args->transposed ? first : s.col;
+    return s;
+}
+
+// Columns c .. c + cols - 1 of a strip.
+static strip part_of(strip s, int64_t c, int64_t cols)
+{
+    return (strip){s.col + c, least(cols, s.cols - c), s.x_col, s.w_col + c};
 }
 
 // Gathered rows of one matrix.
@@ -73,14 +84,21 @@ typedef struct batch {
     _Alignas(64) float rows[BATCH * DEPTH];
 } batch;
 
-// The block of a matrix that a batch is multiplied by.
-typedef struct block {
-    _Alignas(64) float w[DEPTH * PANEL];
-} block;
+// The blocks of a matrix that a batch is multiplied by, one for each panel of a strip.
+typedef struct strip_blocks {
+    _Alignas(64) float w[TOGETHER][DEPTH * PANEL];
+} strip_blocks;
+
+// Where sums are made: row r begins r * step after `at`.
+typedef struct places {
+    float *at;
+    int64_t step;
+    bool in_place; // rows are those of the result; else of the tile
+} places;
 
 // The batch of triplets at p .. q - 1, at most BATCH of them.
-static void fill_batch(const spops_mvmr_args *args, int64_t first_row, int64_t begin, int64_t p,
-                       int64_t q, batch *b)
+static void fill_batch(const spops_mvmr_args *args, bool in_place, int64_t first_row, int64_t begin,
+                       int64_t p, int64_t q, batch *b)
 {
     const spops_triplet_tiles *tiles = args->tiles;
     b->n = least(q - p, BATCH);
@@ -88,7 +106,9 @@ static void fill_batch(const spops_mvmr_args *args, int64_t first_row, int64_t b
     for (int64_t i = 0; i < b->n; ++i) {
         const spops_triplet *t = &tiles->triplets[p + i];
         b->from[i] = t->from;
-        b->to[i] = (int32_t)(tiles->direct ? p + i - begin : t->row - first_row);
+        b->to[i] = (int32_t)(in_place        ? t->row
+                             : tiles->direct ? p + i - begin
+                                             : t->row - first_row);
         if (b->scaled) b->scale[i] = scalar_at(args->s, t->number);
     }
 }
@@ -99,30 +119,36 @@ static int64_t num_inputs(const spops_mvmr_args *args)
     return args->diagonal ? 1 : args->x_cols;
 }
 
-// The block of matrix k for a panel and inputs d .. d + depth - 1.
-static void load_block(const spops_mvmr_table *table, const spops_mvmr_args *args, panel p,
-                       int32_t k, int64_t d, int64_t depth, block *w)
+// The blocks of matrix k for a strip and inputs d .. d + depth - 1.
+static void load_blocks(const spops_mvmr_table *table, const spops_mvmr_args *args, strip s,
+                        int32_t k, int64_t d, int64_t depth, strip_blocks *w)
 {
     if (args->diagonal)
-        table->load_matrix(args->w, k, p.col, 1, p.cols, false, w->w);
+        table->load_matrix(args->w, k, s.col, 1, s.cols, false, w->w[0]);
     else if (args->transposed)
-        table->load_matrix(args->w, p.x_col + d, k * args->out_cols + p.w_col, depth, p.cols, true,
-                           w->w);
+        table->load_matrix(args->w, s.x_col + d, k * args->out_cols + s.w_col, depth, s.cols, true,
+                           w->w[0]);
     else
-        table->load_matrix(args->w, k * args->x_cols + d, p.w_col, depth, p.cols, false, w->w);
+        table->load_matrix(args->w, k * args->x_cols + d, s.w_col, depth, s.cols, false, w->w[0]);
 }
 
-// sums[to] += inputs d .. d + depth - 1 of the batch's rows times the block.
-static void multiply_batch(const spops_mvmr_table *table, const spops_mvmr_args *args, panel p,
-                           int64_t d, int64_t depth, batch *b, const block *w, float *sums)
+// sums[to] += inputs d .. d + depth - 1 of the batch's rows times the blocks.
+static void multiply_batch(const spops_mvmr_table *table, const spops_mvmr_args *args, strip all,
+                           int64_t d, int64_t depth, batch *b, const strip_blocks *w, places to,
+                           spops_ahead *ahead)
 {
     const float *scale = b->scaled ? b->scale : NULL;
-    if (args->diagonal) {
-        table->load_rows(args->x, b->from, b->n, p.col, p.cols, scale, b->rows, DEPTH);
-        table->multiply_diagonal(b->rows, b->n, w->w, p.cols, b->to, sums);
-    } else {
-        table->load_rows(args->x, b->from, b->n, p.x_col + d, depth, scale, b->rows, DEPTH);
-        table->multiply(b->rows, b->n, depth, w->w, p.cols, b->to, sums);
+    if (!args->diagonal)
+        table->load_rows(args->x, b->from, b->n, all.x_col + d, depth, scale, b->rows, DEPTH);
+    for (int64_t c = 0; c < all.cols; c += PANEL) {
+        const strip s = part_of(all, c, PANEL);
+        const float *block = w->w[c / PANEL];
+        if (args->diagonal) {
+            table->load_rows(args->x, b->from, b->n, s.col, s.cols, scale, b->rows, DEPTH);
+            table->multiply_diagonal(b->rows, b->n, block, s.cols, b->to, to.at + c, to.step);
+        } else {
+            table->multiply(b->rows, b->n, depth, block, s.cols, b->to, to.at + c, to.step, ahead);
+        }
     }
 }
 
@@ -142,23 +168,42 @@ static int64_t rows_written(const spops_mvmr_args *args)
     return *args->num_rows < 0 ? 0 : least(*args->num_rows, args->out.rows);
 }
 
-// The same of rows of f64.
-static void sum_tile_f64(const spops_mvmr_args *args, int64_t tile, panel p)
+// A tile: its triplets, and its rows of the result.
+typedef struct tile_rows {
+    int64_t index, begin, end, first_row, num_rows;
+} tile_rows;
+
+static tile_rows tile_at(const spops_mvmr_args *args, int64_t index)
 {
     const spops_triplet_tiles *tiles = args->tiles;
-    const int64_t begin = tiles->offsets[tile], first_row = tile * tiles->tile_rows;
-    const int64_t num_rows = tiles->direct ? tiles->offsets[tile + 1] - begin
-                                           : least(tiles->tile_rows, tiles->num_rows - first_row);
-    const spops_f64_panel columns = {p.col, p.cols, p.x_col / args->x_cols};
+    tile_rows t = {.index = index,
+                   .begin = tiles->offsets[index],
+                   .end = tiles->offsets[index + 1],
+                   .first_row = index * tiles->tile_rows};
+    t.num_rows =
+        tiles->direct ? t.end - t.begin : least(tiles->tile_rows, tiles->num_rows - t.first_row);
+    return t;
+}
+
+// The row of the result that row r of a tile is.
+static int64_t row_of(const spops_mvmr_args *args, const tile_rows *t, int64_t r)
+{
+    return args->tiles->direct ? args->tiles->triplets[t->begin + r].row : t->first_row + r;
+}
+
+// Rows of f64.
+static void sum_f64(const spops_mvmr_args *args, const tile_rows *t, strip s)
+{
+    const spops_f64_panel columns = {s.col, s.cols, s.x_col / args->x_cols};
     const spops_matrix out = args->out;
     double sums[TILE_ROWS * PANEL];
 
-    spops_mvmr_sums_f64(args, tile, columns, sums);
-    for (int64_t r = 0; r < num_rows; ++r) {
-        const int64_t row = tiles->direct ? tiles->triplets[begin + r].row : first_row + r;
+    spops_mvmr_sums_f64(args, t->index, columns, sums);
+    for (int64_t r = 0; r < t->num_rows; ++r) {
+        const int64_t row = row_of(args, t, r);
         if (row >= rows_written(args)) continue;
-        for (int64_t c = 0; c < p.cols; ++c) {
-            const int64_t at = row * out.row_stride + p.col + c;
+        for (int64_t c = 0; c < s.cols; ++c) {
+            const int64_t at = row * out.row_stride + s.col + c;
             const double sum = sums[r * PANEL + c];
             spops_store_double(out.dtype, out.data, at,
                                args->accumulate ? spops_double_of(out.dtype, out.data, at) + sum
@@ -167,41 +212,148 @@ static void sum_tile_f64(const spops_mvmr_args *args, int64_t tile, panel p)
     }
 }
 
-static void sum_tile(const spops_mvmr_table *table, const spops_mvmr_args *args, int64_t tile,
-                     panel p)
+// What the batch takes that begins at triplet p, before end.
+static void look_ahead(const spops_mvmr_args *args, int64_t p, int64_t end, int64_t col,
+                       int64_t cols, spops_ahead *ahead)
 {
-    const spops_triplet_tiles *tiles = args->tiles;
-    const int64_t begin = tiles->offsets[tile], end = tiles->offsets[tile + 1];
-    const int64_t first_row = tile * tiles->tile_rows;
-    const int64_t num_rows =
-        tiles->direct ? end - begin : least(tiles->tile_rows, tiles->num_rows - first_row);
+    int32_t rows[BATCH];
+    const int64_t n = least(BATCH, end - p);
+
+    for (int64_t i = 0; i < n; ++i)
+        rows[i] = args->tiles->triplets[p + i].from;
+    spops_ahead_clear(ahead);
+    spops_ahead_add(ahead, args->x, rows, n, col, cols);
+}
+
+// Tiles that a thread walks together, so that blocks of a matrix are loaded once for all of them: of
+// matrices with at least so many elements. Rows of more tiles leave the L2 cache. One core of an AMD EPYC
+// (Zen 5), conv_lidar, forward, GFLOP/s with 1, 2, 4 and 8 tiles: 256 to 256 columns 188, 196, 198, 176;
+// 128 to 128 193, 187, 191, 190; 64 to 64 167, 168, 152, 140.
+#define WIDE_MATRIX 32768
+#define TILES       4
+typedef struct walk {
+    tile_rows tile[TILES];
+    int64_t at[TILES], last[TILES]; // a tile's run of triplets with the matrix that is next
+    int64_t num;
+} walk;
+
+// The next matrix of any tile, -1: none is left. Runs of tiles without it are empty.
+static int32_t next_matrix(const spops_triplet *triplets, walk *w)
+{
+    int32_t k = -1;
+    for (int64_t i = 0; i < w->num; ++i) {
+        w->at[i] = w->last[i];
+        if (w->at[i] == w->tile[i].end) continue;
+        const int32_t matrix = triplets[w->at[i]].matrix;
+        if (k < 0 || matrix < k) k = matrix;
+    }
+    for (int64_t i = 0; i < w->num && k >= 0; ++i)
+        if (w->at[i] < w->tile[i].end && triplets[w->at[i]].matrix == k)
+            w->last[i] = run_end(triplets, w->at[i], w->tile[i].end);
+    return k;
+}
+
+// Fetch what follows the batch that ends before triplet p of tile i, at inputs d and on.
+static void fetch_next(const spops_mvmr_args *args, const walk *w, strip s, int64_t i, int64_t p,
+                       int64_t d, spops_ahead *ahead)
+{
+    const int64_t inputs = num_inputs(args), depth = least(DEPTH, inputs - d);
+
+    spops_ahead_clear(ahead);
+    if (!spops_ahead_pays(depth, s.cols)) return;
+    if (p == w->last[i] && d + DEPTH < inputs && i + 1 == w->num) {
+        p = w->at[0];
+        d += DEPTH;
+        i = 0;
+    } else if (p == w->last[i] && i + 1 < w->num) {
+        p = w->at[++i];
+    }
+    look_ahead(args, p, w->tile[i].end, s.x_col + d, least(DEPTH, inputs - d), ahead);
+}
+
+// All triplets of some tiles.
+static void add_triplets(const spops_mvmr_table *table, const spops_mvmr_args *args, walk *w,
+                         strip s, places to)
+{
+    const spops_triplet *triplets = args->tiles->triplets;
     const int64_t inputs = num_inputs(args);
-    const int64_t written = rows_written(args);
-    _Alignas(64) float sums[TILE_ROWS * PANEL];
-    block w;
+    spops_ahead ahead;
+    strip_blocks blocks;
     batch b;
 
-    if (!tiles->direct && first_row >= written) return;
-    if (args->x.dtype == SPOPS_DTYPE_F64) {
-        sum_tile_f64(args, tile, p);
-        return;
-    }
-    memset(sums, 0, (size_t)(num_rows * PANEL) * sizeof *sums);
-    for (int64_t t = begin, last; t < end; t = last) {
-        last = run_end(tiles->triplets, t, end);
+    for (int64_t i = 0; i < w->num; ++i)
+        w->last[i] = w->tile[i].begin;
+    for (int32_t k; (k = next_matrix(triplets, w)) >= 0;)
         for (int64_t d = 0; d < inputs; d += DEPTH) {
             const int64_t depth = least(DEPTH, inputs - d);
-            load_block(table, args, p, tiles->triplets[t].matrix, d, depth, &w);
-            for (int64_t i = t; i < last; i += b.n) {
-                fill_batch(args, first_row, begin, i, last, &b);
-                multiply_batch(table, args, p, d, depth, &b, &w, sums);
-            }
+            load_blocks(table, args, s, k, d, depth, &blocks);
+            for (int64_t i = 0; i < w->num; ++i)
+                for (int64_t p = w->at[i]; p < w->last[i]; p += b.n) {
+                    const tile_rows *t = &w->tile[i];
+                    fill_batch(args, to.in_place, t->first_row, t->begin, p, w->last[i], &b);
+                    fetch_next(args, w, s, i, p + b.n, d, &ahead);
+                    multiply_batch(table, args, s, d, depth, &b, &blocks, to, &ahead);
+                }
         }
+}
+
+static void sum_on_stack(const spops_mvmr_table *table, const spops_mvmr_args *args,
+                         const tile_rows *t, strip s)
+{
+    _Alignas(64) float sums[TILE_ROWS * ON_STACK * PANEL];
+    const places to = {sums, ceil_div(s.cols, PANEL) * PANEL, false};
+    walk w = {.tile = {*t}, .num = 1};
+
+    spops_zero_sums(sums, t->num_rows, ceil_div(s.cols, 16) * 16, to.step);
+    add_triplets(table, args, &w, s, to);
+    for (int64_t r = 0; r < t->num_rows; ++r) {
+        const int64_t row = row_of(args, t, r);
+        if (row < rows_written(args))
+            table->store_row(args->out, row, s.col, s.cols, args->accumulate, sums + r * to.step);
     }
-    for (int64_t r = 0; r < num_rows; ++r) {
-        const int64_t row = tiles->direct ? tiles->triplets[begin + r].row : first_row + r;
-        if (row >= written) continue;
-        table->store_row(args->out, row, p.col, p.cols, args->accumulate, sums + r * PANEL);
+}
+
+static void sum_in_place(const spops_mvmr_table *table, const spops_mvmr_args *args, walk *w,
+                         strip s)
+{
+    const places to = {(float *)args->out.data + s.col, args->out.row_stride, true};
+
+    for (int64_t i = 0; i < w->num; ++i) {
+        const tile_rows *t = &w->tile[i];
+        if (args->tiles->direct)
+            for (int64_t r = 0; r < t->num_rows; ++r)
+                spops_zero_sums(to.at + row_of(args, t, r) * to.step, 1, s.cols, to.step);
+        else
+            spops_zero_sums(to.at + t->first_row * to.step, t->num_rows, s.cols, to.step);
+    }
+    add_triplets(table, args, w, s, to);
+}
+
+// Whether sums may be made in the result: it is f32, no vector of columns goes past it, nothing there
+// is added to, and all rows of the tile are written.
+static bool fits_in_place(const spops_mvmr_args *args, const tile_rows *t)
+{
+    const bool all_written = args->tiles->direct ? rows_written(args) == args->out.rows
+                                                 : t->first_row + t->num_rows <= rows_written(args);
+    return args->out.dtype == SPOPS_DTYPE_F32 && args->out_cols % 16 == 0 && !args->accumulate &&
+           all_written;
+}
+
+// A tile, unless it fits in place: then it waits in `together`.
+static void sum_tile(const spops_mvmr_table *table, const spops_mvmr_args *args, int64_t index,
+                     strip s, walk *together)
+{
+    const tile_rows t = tile_at(args, index);
+
+    if (!args->tiles->direct && t.first_row >= rows_written(args)) return;
+    if (args->x.dtype == SPOPS_DTYPE_F64) {
+        for (int64_t c = 0; c < s.cols; c += PANEL)
+            sum_f64(args, &t, part_of(s, c, PANEL));
+    } else if (fits_in_place(args, &t)) {
+        together->tile[together->num++] = t;
+    } else {
+        for (int64_t c = 0; c < s.cols; c += ON_STACK * PANEL)
+            sum_on_stack(table, args, &t, part_of(s, c, ON_STACK * PANEL));
     }
 }
 
@@ -218,34 +370,38 @@ static void zero_rows(const void *work, int64_t begin, int64_t end)
 // <g[row], x[from] w> of every triplet of a tile.
 static void dot_tile(const spops_mvmr_table *table, const spops_mvmr_args *args, int64_t tile)
 {
+    enum { STRIP = TOGETHER * PANEL };
     const spops_triplet_tiles *tiles = args->tiles;
     const int64_t begin = tiles->offsets[tile], end = tiles->offsets[tile + 1];
-    const int64_t panels = num_panels(args), inputs = num_inputs(args);
-    _Alignas(64) float sums[BATCH * PANEL], g[BATCH * PANEL];
+    const int64_t strips = num_strips(args, STRIP), inputs = num_inputs(args);
+    _Alignas(64) float sums[BATCH * STRIP], g[BATCH * STRIP];
+    const places to = {sums, STRIP, false};
     float dots[BATCH];
     int32_t rows[BATCH];
-    block w;
+    strip_blocks w;
     batch b;
 
     for (int64_t t = begin; t < end; t += b.n) {
         const int32_t k = tiles->triplets[t].matrix;
-        fill_batch(args, 0, begin, t, run_end(tiles->triplets, t, end), &b);
+        fill_batch(args, false, 0, begin, t, run_end(tiles->triplets, t, end), &b);
         for (int64_t i = 0; i < b.n; ++i) {
             b.to[i] = (int32_t)i;
             rows[i] = tiles->triplets[t + i].row;
             dots[i] = 0.0f;
         }
-        for (int64_t index = 0; index < panels; ++index) {
-            const panel p = panel_at(args, index);
+        for (int64_t index = 0; index < strips; ++index) {
+            const strip s = strip_at(args, STRIP, index);
             memset(sums, 0, sizeof sums);
             for (int64_t d = 0; d < inputs; d += DEPTH) {
                 const int64_t depth = least(DEPTH, inputs - d);
-                load_block(table, args, p, k, d, depth, &w);
-                multiply_batch(table, args, p, d, depth, &b, &w, sums);
+                load_blocks(table, args, s, k, d, depth, &w);
+                multiply_batch(table, args, s, d, depth, &b, &w, to, NULL);
             }
-            table->load_rows(args->g, rows, b.n, p.col, p.cols, NULL, g, PANEL);
-            for (int64_t i = 0; i < b.n; ++i)
-                dots[i] += table->dot(sums + i * PANEL, g + i * PANEL, p.cols);
+            table->load_rows(args->g, rows, b.n, s.col, s.cols, NULL, g, STRIP);
+            for (int64_t i = 0; i < b.n; ++i) // by panel, whatever the width of a strip
+                for (int64_t c = 0; c < s.cols; c += PANEL)
+                    dots[i] += table->dot(sums + i * STRIP + c, g + i * STRIP + c,
+                                          least(PANEL, s.cols - c));
         }
         for (int64_t i = 0; i < b.n; ++i)
             ((float *)args->grad_s.data)[tiles->triplets[t + i].number] = dots[i];
@@ -255,7 +411,9 @@ static void dot_tile(const spops_mvmr_table *table, const spops_mvmr_args *args,
 typedef struct mvmr_work {
     const spops_mvmr_table *table;
     const spops_mvmr_args *args;
-    int64_t panels, together;
+    int64_t width, strips; // columns of a strip, strips
+    int64_t together;      // strips of a tile that a thread takes one after another
+    int64_t tiles;         // that it takes at once
 } mvmr_work;
 
 static void dot_tiles(const void *work, int64_t begin, int64_t end)
@@ -268,12 +426,20 @@ static void dot_tiles(const void *work, int64_t begin, int64_t end)
             dot_tile(w->table, w->args, tile);
 }
 
-// An item is `together` panels of a tile.
+// An item is `together` strips of `tiles` tiles.
 static void sum_tiles(const void *work, int64_t begin, int64_t end)
 {
     const mvmr_work *w = (const mvmr_work *)work;
-    for (int64_t i = begin * w->together; i < end * w->together; ++i)
-        sum_tile(w->table, w->args, i / w->panels, panel_at(w->args, i % w->panels));
+    const int64_t num_tiles = w->args->tiles->num_tiles;
+
+    for (int64_t i = begin * w->together; i < end * w->together; ++i) {
+        const strip s = strip_at(w->args, w->width, i % w->strips);
+        const int64_t first = i / w->strips * w->tiles;
+        walk together = {.num = 0};
+        for (int64_t tile = first; tile < least(first + w->tiles, num_tiles); ++tile)
+            sum_tile(w->table, w->args, tile, s, &together);
+        if (together.num > 0) sum_in_place(w->table, w->args, &together, s);
+    }
 }
 
 spops_status spops_cpu_mvmr(spops_context *ctx, const spops_mvmr_args *args)
@@ -281,7 +447,7 @@ spops_status spops_cpu_mvmr(spops_context *ctx, const spops_mvmr_args *args)
     const spops_triplet_tiles *tiles = args->tiles;
     const int64_t elements = (tiles->offsets[tiles->num_tiles] + tiles->num_rows) * args->x.cols;
     const spops_team team = spops_team_for(ctx, elements);
-    mvmr_work work = {spops_mvmr_table_of(ctx), args, num_panels(args), 1};
+    mvmr_work work = {spops_mvmr_table_of(ctx), args, TOGETHER * PANEL, 0, 1, 1};
 
     if (args->grad_s.data != NULL) {
         spops_parallel_for(team, tiles->num_tiles, 1, dot_tiles, &work);
@@ -289,19 +455,30 @@ spops_status spops_cpu_mvmr(spops_context *ctx, const spops_mvmr_args *args)
     }
     if (tiles->direct && !tiles->complete && !args->accumulate)
         spops_parallel_for(team, rows_written(args), 0, zero_rows, args);
-    // All panels of a tile by one thread, whose cache has its rows then, where there are tiles
+    // Wide strips share rows that are gathered; narrow ones give every thread something where there
+    // are few tiles.
+    while (work.width > PANEL &&
+           tiles->num_tiles * num_strips(args, work.width) < 4 * (int64_t)team.size)
+        work.width /= 2;
+    work.strips = num_strips(args, work.width);
+    // All strips of a tile by one thread, whose cache has its rows then, where there are tiles
     // enough.
-    if (tiles->num_tiles >= 4 * team.size) work.together = work.panels;
-    spops_parallel_for(team, tiles->num_tiles * (work.panels / work.together), 1, sum_tiles, &work);
+    if (tiles->num_tiles >= 4 * team.size) work.together = work.strips;
+    while (args->x_cols * args->out_cols >= WIDE_MATRIX && work.tiles < TILES &&
+           tiles->num_tiles >= 8 * work.tiles * team.size)
+        work.tiles *= 2;
+    spops_parallel_for(team, ceil_div(tiles->num_tiles, work.tiles) * (work.strips / work.together),
+                       1, sum_tiles, &work);
     return SPOPS_STATUS_OK;
 }
 
 // ---- VVOR ---------------------------------------------------------------------------------------
 
-// Two panels of sums: each row that is gathered serves VVOR_ROWS x OUTER_COLS of them.
-#define OUTER_PANELS 2
-#define OUTER_COLS   (OUTER_PANELS * PANEL)
-#define OUTER_ROWS   SPOPS_VVOR_ROWS
+// The largest block of sums that a thread keeps on its stack: each row that is gathered serves as many
+// columns as rows. Bits do not depend on the size of a block.
+#define OUTER_PARTS 2
+#define OUTER_ROWS  (OUTER_PARTS * SPOPS_VVOR_ROWS)
+#define OUTER_COLS  (TOGETHER * PANEL)
 
 // The factors of a matrix, as it is stored: its rows and its columns, of one group.
 typedef struct outer {
@@ -324,58 +501,112 @@ static outer outer_of(const spops_vvor_args *args)
 
 // The blocks that a matrix is cut into.
 typedef struct outer_blocks {
+    int64_t rows, cols;              // of a block, at most
     int64_t in_rows, in_cols, total; // in_cols: of one group
 } outer_blocks;
 
-static outer_blocks blocks_of(const spops_vvor_args *args, const outer *o)
+// The largest that still give every thread several of the `units`.
+static outer_blocks blocks_of(const spops_vvor_args *args, const outer *o, int64_t units,
+                              spops_team team)
 {
-    outer_blocks blocks;
-    blocks.in_rows = ceil_div(o->num_rows, OUTER_ROWS);
-    blocks.in_cols = ceil_div(o->num_cols, OUTER_COLS);
-    blocks.total = args->groups * blocks.in_rows * blocks.in_cols;
-    return blocks;
+    outer_blocks b = {.rows = OUTER_ROWS, .cols = OUTER_COLS};
+    for (;;) {
+        b.in_rows = ceil_div(o->num_rows, b.rows);
+        b.in_cols = ceil_div(o->num_cols, b.cols);
+        b.total = args->groups * b.in_rows * b.in_cols;
+        if (units * b.total >= 4 * (int64_t)team.size) return b;
+        if (b.rows > SPOPS_VVOR_ROWS)
+            b.rows /= 2;
+        else if (b.cols > PANEL)
+            b.cols /= 2;
+        else
+            return b;
+    }
 }
 
-// sums [OUTER_PANELS][OUTER_ROWS][PANEL] of a block over positions begin .. end - 1; row, col and
-// group say which block it is.
-static void sum_outer(const spops_mvmr_table *table, const spops_vvor_args *args, const outer *o,
-                      int64_t group, int64_t row, int64_t col, int64_t begin, int64_t end,
-                      float *sums)
+// A block of sums: of which rows and columns of the factors.
+typedef struct outer_sums {
+    int64_t row, num_rows, col, num_cols;
+    int64_t step; // from row to row
+    _Alignas(64) float sums[OUTER_ROWS * OUTER_COLS];
+} outer_sums;
+
+// The pairs that are multiplied at once.
+typedef struct outer_pairs {
+    int64_t n;
+    int32_t row[DEPTH], col[DEPTH];
+    float scale[DEPTH];
+    bool scaled;
+} outer_pairs;
+
+// Those from position p on, before end.
+static void fill_pairs(const spops_vvor_args *args, const outer *o, int64_t p, int64_t end,
+                       outer_pairs *pairs)
 {
     const spops_lists *lists = args->by_matrix;
-    const int64_t num_rows = least(OUTER_ROWS, o->num_rows - row);
-    const int64_t num_cols = least(OUTER_COLS, o->num_cols - col);
-    const bool scaled = args->s.data != NULL;
-    _Alignas(64) float a[DEPTH * OUTER_ROWS], b[DEPTH * PANEL];
-    int32_t row_index[DEPTH], col_index[DEPTH], to[OUTER_ROWS];
-    float scale[DEPTH];
+    pairs->n = least(DEPTH, end - p);
+    pairs->scaled = args->s.data != NULL;
+    for (int64_t d = 0; d < pairs->n; ++d) {
+        pairs->row[d] = lists->pairs[2 * (p + d) + o->row_side];
+        pairs->col[d] = lists->pairs[2 * (p + d) + 1 - o->row_side];
+        if (pairs->scaled) pairs->scale[d] = scalar_at(args->s, lists->order[p + d]);
+    }
+}
 
-    for (int32_t r = 0; r < OUTER_ROWS; ++r)
-        to[r] = r;
-    memset(sums, 0, OUTER_PANELS * OUTER_ROWS * PANEL * sizeof *sums);
-    for (int64_t p = begin; p < end; p += DEPTH) {
-        const int64_t depth = least(DEPTH, end - p);
-        for (int64_t d = 0; d < depth; ++d) {
-            row_index[d] = lists->pairs[2 * (p + d) + o->row_side];
-            col_index[d] = lists->pairs[2 * (p + d) + 1 - o->row_side];
-            if (scaled) scale[d] = scalar_at(args->s, lists->order[p + d]);
-        }
-        if (!args->diagonal)
-            table->load_rows(o->rows, row_index, depth, group * o->num_rows + row, num_rows,
-                             scaled ? scale : NULL, a, OUTER_ROWS);
-        for (int64_t c = 0; c < num_cols; c += PANEL) {
-            const int64_t cols = least(PANEL, num_cols - c);
-            const int64_t at = group * o->num_cols + col + c;
-            float *panel_sums = sums + c / PANEL * OUTER_ROWS * PANEL;
-            table->load_rows(o->cols, col_index, depth, at, cols, NULL, b, PANEL);
-            if (args->diagonal) {
-                table->load_rows(o->rows, row_index, depth, at, cols, scaled ? scale : NULL, a,
-                                 PANEL);
-                table->multiply_elements(a, b, depth, cols, panel_sums);
-            } else {
-                table->multiply_columns(a, num_rows, depth, b, cols, to, panel_sums);
-            }
-        }
+static void add_outer(const spops_mvmr_table *table, const outer *o, const outer_pairs *p,
+                      const outer_pairs *next, outer_sums *s)
+{
+    const int64_t depth = p->n;
+    spops_ahead ahead;
+
+    _Alignas(64) float a[OUTER_PARTS][DEPTH * SPOPS_VVOR_ROWS], b[TOGETHER][DEPTH * PANEL];
+
+    table->load_rows(o->rows, p->row, depth, s->row, s->num_rows, p->scaled ? p->scale : NULL, a[0],
+                     SPOPS_VVOR_ROWS);
+    table->load_rows(o->cols, p->col, depth, s->col, s->num_cols, NULL, b[0], PANEL);
+    spops_ahead_clear(&ahead);
+    if (spops_ahead_pays(s->num_rows, s->num_cols)) {
+        spops_ahead_add(&ahead, o->rows, next->row, next->n, s->row, s->num_rows);
+        spops_ahead_add(&ahead, o->cols, next->col, next->n, s->col, s->num_cols);
+    }
+    for (int64_t c = 0; c < s->num_cols; c += PANEL)
+        for (int64_t r = 0; r < s->num_rows; r += SPOPS_VVOR_ROWS)
+            table->multiply_columns(a[r / SPOPS_VVOR_ROWS], least(SPOPS_VVOR_ROWS, s->num_rows - r),
+                                    depth, b[c / PANEL], least(PANEL, s->num_cols - c),
+                                    s->sums + r * s->step + c, s->step, &ahead);
+}
+
+// Of diagonal matrices, whose one row is their diagonal.
+static void add_elements(const spops_mvmr_table *table, const outer *o, const outer_pairs *p,
+                         outer_sums *s)
+{
+    const float *scale = p->scaled ? p->scale : NULL;
+    const int64_t depth = p->n;
+    _Alignas(64) float a[DEPTH * PANEL], b[DEPTH * PANEL];
+
+    for (int64_t c = 0; c < s->num_cols; c += PANEL) {
+        const int64_t cols = least(PANEL, s->num_cols - c);
+        table->load_rows(o->cols, p->col, depth, s->col + c, cols, NULL, b, PANEL);
+        table->load_rows(o->rows, p->row, depth, s->col + c, cols, scale, a, PANEL);
+        table->multiply_elements(a, b, depth, cols, s->sums + c);
+    }
+}
+
+// The block over positions begin .. end - 1.
+static void sum_outer(const spops_mvmr_table *table, const spops_vvor_args *args, const outer *o,
+                      int64_t begin, int64_t end, outer_sums *s)
+{
+    const int64_t written = ceil_div(s->num_cols, 16) * 16; // by whole vectors
+    outer_pairs pairs[2];                                   // these, and the next
+
+    spops_zero_sums(s->sums, s->num_rows, written, s->step);
+    fill_pairs(args, o, begin, end, &pairs[0]);
+    for (int64_t p = begin, i = 0; p < end; p += DEPTH, i = 1 - i) {
+        fill_pairs(args, o, p + pairs[i].n, end, &pairs[1 - i]);
+        if (args->diagonal)
+            add_elements(table, o, &pairs[i], s);
+        else
+            add_outer(table, o, &pairs[i], &pairs[1 - i], s);
     }
 }
 
@@ -385,15 +616,13 @@ static void outer_block(const spops_mvmr_table *table, const spops_vvor_args *ar
 {
     const spops_lists *lists = args->by_matrix;
     const int64_t group = index / (blocks.in_rows * blocks.in_cols);
-    const int64_t row = index / blocks.in_cols % blocks.in_rows * OUTER_ROWS;
-    const int64_t col = index % blocks.in_cols * OUTER_COLS;
-    const int64_t num_rows = least(OUTER_ROWS, o->num_rows - row);
-    const int64_t num_cols = least(OUTER_COLS, o->num_cols - col);
+    const int64_t row = index / blocks.in_cols % blocks.in_rows * blocks.rows;
+    const int64_t col = index % blocks.in_cols * blocks.cols;
     const int64_t piece = unit - lists->num_segments;
     int64_t begin, end, first_row;
     bool accumulate = args->accumulate;
     spops_matrix to = args->out;
-    _Alignas(64) float sums[OUTER_PANELS * OUTER_ROWS * PANEL];
+    outer_sums s;
 
     if (piece >= 0) {
         begin = lists->pieces[piece].begin;
@@ -408,12 +637,15 @@ static void outer_block(const spops_mvmr_table *table, const spops_vvor_args *ar
         first_row = unit * o->num_rows;
         if (end - begin > lists->schedule->split_terms) return; // the pieces' work
     }
-    sum_outer(table, args, o, group, row, col, begin, end, sums);
-    for (int64_t c = 0; c < num_cols; c += PANEL)
-        for (int64_t r = 0; r < num_rows; ++r)
-            table->store_row(to, first_row + row + r, group * o->num_cols + col + c,
-                             least(PANEL, num_cols - c), accumulate,
-                             sums + (c / PANEL * OUTER_ROWS + r) * PANEL);
+    s.row = group * o->num_rows + row;
+    s.col = group * o->num_cols + col;
+    s.num_rows = least(blocks.rows, o->num_rows - row);
+    s.num_cols = least(blocks.cols, o->num_cols - col);
+    s.step = ceil_div(s.num_cols, PANEL) * PANEL;
+    sum_outer(table, args, o, begin, end, &s);
+    for (int64_t r = 0; r < s.num_rows; ++r)
+        table->store_row(to, first_row + row + r, s.col, s.num_cols, accumulate,
+                         s.sums + r * s.step);
 }
 
 // A row of a matrix that was cut: the sum of its pieces, in order.
@@ -467,12 +699,12 @@ spops_status spops_cpu_vvor(spops_context *ctx, const spops_vvor_args *args)
 {
     const spops_lists *lists = args->by_matrix;
     const outer o = outer_of(args);
-    const outer_blocks blocks = blocks_of(args, &o);
     const int64_t num_units = lists->num_segments + lists->schedule->num_pieces;
-    const vvor_work work = {spops_mvmr_table_of(ctx), args, o, blocks, num_units * blocks.total};
     const int64_t elements =
         lists->schedule->num_terms * o.num_cols + num_units * o.num_rows * args->out.cols;
     const spops_team team = spops_team_for(ctx, elements);
+    const outer_blocks blocks = blocks_of(args, &o, num_units, team);
+    const vvor_work work = {spops_mvmr_table_of(ctx), args, o, blocks, num_units * blocks.total};
 
     if (args->x.dtype == SPOPS_DTYPE_F64) {
         spops_vvor_f64(team, args);

@@ -74,6 +74,15 @@ static spops_status check_has_columns(spops_context *ctx, const char *call, spop
     return SPOPS_STATUS_OK;
 }
 
+static spops_status check_running(spops_context *ctx, const char *call, spops_matrix x,
+                                  const void *running_mean, const void *running_var)
+{
+    SPOPS_REQUIRE(ctx, x.cols == 0 || (running_mean == NULL) == (running_var == NULL),
+                  "%s: one of running_mean and running_var is NULL, expected both or neither",
+                  call);
+    return SPOPS_STATUS_OK;
+}
+
 spops_status spops_batchnorm_statistics_execute(spops_context *ctx, spops_matrix x,
                                                 const spops_norm_options *options, void *mean,
                                                 void *var, void *running_mean, void *running_var)
@@ -83,9 +92,7 @@ spops_status spops_batchnorm_statistics_execute(spops_context *ctx, spops_matrix
     spops_norm_args args = {0};
 
     SPOPS_TRY(read_options(ctx, call, x, options, &read, &args));
-    SPOPS_REQUIRE(ctx, x.cols == 0 || (running_mean == NULL) == (running_var == NULL),
-                  "%s: one of running_mean and running_var is NULL, expected both or neither",
-                  call);
+    SPOPS_TRY(check_running(ctx, call, x, running_mean, running_var));
     const void *const given[] = {&x, read.num_rows, mean, var, running_mean, running_var};
     const spops_call_number attributes[] = {{.f = read.momentum}};
     SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_batchnorm_statistics, given, attributes));
@@ -177,23 +184,16 @@ spops_status spops_batchnorm_merge_execute(spops_context *ctx, const int32_t *ch
     spops_norm_options read = {0};
     spops_norm_args read_args = {0};
     spops_norm_merge_args args = {.chunks = statistics, .chunk_rows = chunk_rows};
-    const size_t each = spops_dtype_bytes(statistics.dtype);
 
-    SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(read_options(ctx, call, statistics, options, &read, &read_args));
-    SPOPS_TRY(spops_check_backend_dtype(ctx, ctx->backend, call, "statistics", statistics.dtype));
-    SPOPS_TRY(spops_check_matrix(ctx, call, "statistics", statistics, statistics.rows,
-                                 statistics.cols, 1u << SPOPS_DTYPE_F32 | 1u << SPOPS_DTYPE_F64));
+    SPOPS_TRY(check_running(ctx, call, statistics, running_mean, running_var));
+    const void *const given[] = {&statistics, chunk_rows, mean, var, running_mean, running_var};
+    const spops_call_number attributes[] = {{.f = read.momentum}};
+    SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_batchnorm_merge, given, attributes));
     SPOPS_REQUIRE(ctx, statistics.cols % 2 == 0,
                   "%s: statistics have %" PRId64 " columns, expected an even number", call,
                   statistics.cols);
     if (statistics.cols == 0) return SPOPS_STATUS_OK;
-    SPOPS_TRY(spops_check_indices(ctx, call, "chunk_rows", chunk_rows, statistics.rows));
-    SPOPS_TRY(spops_check_object(ctx, call, "mean", mean, each));
-    SPOPS_TRY(spops_check_object(ctx, call, "var", var, each));
-    SPOPS_REQUIRE(ctx, (running_mean == NULL) == (running_var == NULL),
-                  "%s: one of running_mean and running_var is NULL, expected both or neither",
-                  call);
     SPOPS_REQUIRE_SLOT(ctx, call, norm_merge);
     args.momentum = read_args.momentum;
     args.mean_out = mean;
@@ -201,24 +201,6 @@ spops_status spops_batchnorm_merge_execute(spops_context *ctx, const int32_t *ch
     args.running_mean = running_mean;
     args.running_var = running_var;
     return ctx->backend->norm_merge(ctx, &args);
-}
-
-// Either half of spops_batchnorm_execute_backward, whose arguments are checked: the sums alone where
-// grad_x.data is NULL, else the gradient of x from sums over total_rows.
-static spops_status differentiate_part(spops_context *ctx, const char *call, spops_norm_args *args,
-                                       const void *const *given, const spops_norm_options *read,
-                                       spops_matrix grad_out, const void *gamma, const void *beta,
-                                       spops_matrix grad_x, void *grad_gamma, void *grad_beta)
-{
-    const spops_call_number attributes[] = {{.f = read->epsilon},
-                                            {.i = read->activation},
-                                            {.i = read->fixed_statistics},
-                                            {.f = read->activation_slope}};
-    SPOPS_OUTER_CALL(ctx, call, NULL);
-    SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_batchnorm_backward, given, attributes));
-    SPOPS_REQUIRE(ctx, args->x.cols == 0 || (grad_gamma != NULL && grad_beta != NULL),
-                  "%s: grad_gamma or grad_beta is NULL, expected both", call);
-    return differentiate(ctx, call, args, grad_out, gamma, beta, grad_x, grad_gamma, grad_beta);
 }
 
 spops_status spops_batchnorm_sums_execute(spops_context *ctx, spops_matrix grad_out, spops_matrix x,
@@ -232,12 +214,14 @@ spops_status spops_batchnorm_sums_execute(spops_context *ctx, spops_matrix grad_
     spops_matrix none = grad_out;
 
     SPOPS_TRY(read_options(ctx, call, x, options, &read, &args));
-    // grad_x may be grad_out, which nothing is written to.
-    const void *const given[] = {&x,        mean,          var,       gamma,      beta,
-                                 &grad_out, read.num_rows, &grad_out, grad_gamma, grad_beta};
-    none.data = NULL;
-    return differentiate_part(ctx, call, &args, given, &read, grad_out, gamma, beta, none,
-                              grad_gamma, grad_beta);
+    const void *const given[] = {&x,        mean,          var,        gamma,    beta,
+                                 &grad_out, read.num_rows, grad_gamma, grad_beta};
+    const spops_call_number attributes[] = {
+        {.f = read.epsilon}, {.i = read.activation}, {.f = read.activation_slope}};
+    SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_batchnorm_sums, given, attributes));
+    SPOPS_REQUIRE_SLOT(ctx, call, norm_merge);
+    none.data = NULL; // nothing is written there
+    return differentiate(ctx, call, &args, grad_out, gamma, beta, none, grad_gamma, grad_beta);
 }
 
 spops_status spops_batchnorm_gradient_execute(spops_context *ctx, spops_matrix grad_out,
@@ -252,15 +236,19 @@ spops_status spops_batchnorm_gradient_execute(spops_context *ctx, spops_matrix g
     spops_norm_args args = {.mean = mean, .var = var, .total_rows = total_rows};
 
     SPOPS_TRY(read_options(ctx, call, x, options, &read, &args));
-    SPOPS_REQUIRE(ctx, total_rows > 0, "%s: total_rows is %" PRId64 ", expected 1 or more", call,
-                  total_rows);
+    const void *const given[] = {&x,         mean,      var,       gamma,         beta,
+                                 grad_gamma, grad_beta, &grad_out, read.num_rows, &grad_x};
+    const spops_call_number attributes[] = {{.i = total_rows},
+                                            {.f = read.epsilon},
+                                            {.i = read.activation},
+                                            {.f = read.activation_slope}};
+    SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_batchnorm_gradient, given, attributes));
     SPOPS_REQUIRE(ctx, read.fixed_statistics == 0, "%s: options->fixed_statistics is 1, expected 0",
                   call);
-    const void *const given[] = {&x,        mean,          var,     gamma,      beta,
-                                 &grad_out, read.num_rows, &grad_x, grad_gamma, grad_beta};
-    if (grad_x.rows == 0) grad_x.data = NULL;
-    return differentiate_part(ctx, call, &args, given, &read, grad_out, gamma, beta, grad_x,
-                              (void *)(uintptr_t)grad_gamma, (void *)(uintptr_t)grad_beta);
+    SPOPS_REQUIRE_SLOT(ctx, call, norm_merge);
+    if (grad_x.rows == 0 || grad_x.cols == 0) return SPOPS_STATUS_OK;
+    return differentiate(ctx, call, &args, grad_out, gamma, beta, grad_x,
+                         (void *)(uintptr_t)grad_gamma, (void *)(uintptr_t)grad_beta);
 }
 
 spops_status spops_layernorm_execute(spops_context *ctx, spops_matrix x, const void *gamma,
@@ -367,10 +355,11 @@ static spops_norm_args norm_of_y(const spops_norm_args *of, spops_matrix y, cons
     return args;
 }
 
+// As chunk_elements of kernels says.
 static bool is_wide(spops_matrix m)
 {
-    return (uintptr_t)m.data % 16 == 0 &&
-           (m.rows <= 1 || (uint64_t)m.row_stride * spops_dtype_bytes(m.dtype) % 16 == 0);
+    const uint64_t stride = m.rows <= 1 ? 0 : (uint64_t)m.row_stride * spops_dtype_bytes(m.dtype);
+    return (uintptr_t)m.data % 16 == 0 && stride % 16 == 0 && stride >> 32 == 0;
 }
 
 // Whether a warp can hold a row, by pieces of 16 bytes or numbers.

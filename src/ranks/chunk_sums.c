@@ -1,27 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sums over chunks of all ranks along one tree. A rank adds the parts of the tree that it owns; what is left
-// of them, its nodes, goes to the other ranks in slices: each rank adds one slice of all nodes, and the
-// slices of the result go to all.
+// of them, its nodes, goes to the other ranks. Few values go whole, and every rank adds all nodes: one
+// exchange, whose latency is most of what it takes. Many go in slices: each rank adds one slice of all
+// nodes, and the slices of the result go to all.
 #include <string.h>
 
+#include "call/call_check.h"
 #include "comm/comm.h"
-#include "core/check.h"
 #include "core/threads.h"
 #include "ranks/partition.h"
 #include "spops/activation.h"
 #include "spops/halo.h"
 
 struct spops_chunk_sums {
-    spops_context *ctx;
-    spops_comm *comm;
+    spops_plan base; // its block holds nodes and slices
+    spops_comm_link link;
     int32_t num_ranks, rank, num_chunks;
     int32_t num_rounds; // the most nodes that a rank has
+    int32_t depth;      // of this rank's deepest node: the logarithm of its width
     int64_t max_values;
+    bool whole;           // every rank gets all values of all nodes
     int32_t *first_chunk; // [num_ranks + 1]
     int32_t *places; // [num_chunks] round * num_ranks + rank of the node that begins there, or -1
     int64_t *counts; // [4][num_ranks] of a layout
+    float *nodes;    // [depth][max_values]: of the node in work, at each level below it
     float *slices;   // [num_rounds][num_ranks][longest slice]
 };
+
+enum { MOST_WHOLE = 1 << 16 }; // numbers of a node of every rank, 256 KiB
+
+// Fields of its kind.
+enum { NUM_CHUNKS, NUM_ALL_CHUNKS, MAX_VALUES, NUM_RANKS, RANK, NUM_FIELDS };
 
 // ---- The tree ------------------------------------------------------------------------------------
 
@@ -42,28 +51,50 @@ typedef struct tree_rows {
     int64_t stride, n;
 } tree_rows;
 
-static spops_status add_row(spops_context *ctx, const tree_rows *r, int64_t to, int64_t from)
+// sum = a + b; a may be sum.
+static spops_status add_values(spops_context *ctx, const float *a, const float *b, float *sum,
+                               int64_t n)
 {
     enum { COLUMNS = 64 };
-    const int64_t whole = r->n / COLUMNS * COLUMNS;
-    float *a = r->rows + to * r->stride, *b = r->rows + from * r->stride;
-    const spops_matrix x = spops_matrix_dense(a, whole / COLUMNS, COLUMNS, SPOPS_DTYPE_F32);
-    const spops_matrix y = spops_matrix_dense(b, whole / COLUMNS, COLUMNS, SPOPS_DTYPE_F32);
-    const spops_matrix x_rest = spops_matrix_dense(a + whole, 1, r->n - whole, SPOPS_DTYPE_F32);
-    const spops_matrix y_rest = spops_matrix_dense(b + whole, 1, r->n - whole, SPOPS_DTYPE_F32);
+    const int64_t whole = n / COLUMNS * COLUMNS, at[] = {0, whole};
 
-    if (whole > 0) SPOPS_TRY(spops_add_execute(ctx, x, y, NULL, x));
-    return r->n > whole ? spops_add_execute(ctx, x_rest, y_rest, NULL, x_rest) : SPOPS_STATUS_OK;
+    for (int part = 0; part < 2; ++part) { // rows of 64, and what is left
+        const int64_t rows = part == 0 ? whole / COLUMNS : n > whole;
+        const int64_t cols = part == 0 ? COLUMNS : n - whole;
+        if (rows == 0) continue;
+        const spops_matrix x = spops_matrix_dense_const(a + at[part], rows, cols, SPOPS_DTYPE_F32);
+        const spops_matrix y = spops_matrix_dense_const(b + at[part], rows, cols, SPOPS_DTYPE_F32);
+        SPOPS_TRY(spops_add_execute(
+            ctx, x, y, NULL, spops_matrix_dense(sum + at[part], rows, cols, SPOPS_DTYPE_F32)));
+    }
+    return SPOPS_STATUS_OK;
 }
 
-// The node at `begin` of rows that are chunks, the first one being chunk `first`; into the row of begin.
-static spops_status add_node(spops_context *ctx, const tree_rows *r, int32_t first, int32_t begin,
-                             int32_t width, int32_t num_chunks)
+static spops_status add_row(spops_context *ctx, const tree_rows *r, int64_t to, int64_t from)
 {
-    const int32_t end = begin + width < num_chunks ? begin + width : num_chunks;
-    for (int32_t w = 1; w < width; w *= 2)
-        for (int32_t i = begin; i + w < end; i += 2 * w)
-            SPOPS_TRY(add_row(ctx, r, i - first, i + w - first));
+    float *a = r->rows + to * r->stride;
+    return add_values(ctx, a, r->rows + from * r->stride, a, r->n);
+}
+
+// The node of chunks `begin` and after, of `width`, as partials has them: *sum is one of these, or in
+// s->nodes, from level `depth` on.
+static spops_status add_node(spops_context *ctx, const spops_chunk_sums *s, spops_matrix partials,
+                             int32_t begin, int32_t width, int32_t depth, const float **sum)
+{
+    const int32_t right = begin + width / 2, first = s->first_chunk[s->rank];
+    const float *b;
+    float *to;
+
+    if (width == 1) {
+        *sum = (const float *)partials.data + (begin - first) * partials.cols;
+        return SPOPS_STATUS_OK;
+    }
+    SPOPS_TRY(add_node(ctx, s, partials, begin, width / 2, depth, sum));
+    if (right >= s->num_chunks) return SPOPS_STATUS_OK; // without a right sibling it goes up
+    SPOPS_TRY(add_node(ctx, s, partials, right, width / 2, depth + 1, &b));
+    to = s->nodes + depth * partials.cols;
+    SPOPS_TRY(add_values(ctx, *sum, b, to, partials.cols));
+    *sum = to;
     return SPOPS_STATUS_OK;
 }
 
@@ -87,21 +118,26 @@ static void place_nodes(spops_chunk_sums *s)
     for (int32_t r = 0; r < s->num_ranks; ++r) {
         const int32_t end = s->first_chunk[r + 1];
         int32_t round = 0;
-        for (int32_t c = s->first_chunk[r]; c < end; c += node_width(c, end, s->num_chunks))
+        for (int32_t c = s->first_chunk[r], w; c < end; c += w) {
+            w = node_width(c, end, s->num_chunks);
             s->places[c] = round++ * s->num_ranks + r;
+            while (r == s->rank && 1 << s->depth < w)
+                ++s->depth;
+        }
         if (round > s->num_rounds) s->num_rounds = round;
     }
 }
 
 static int64_t longest_slice(const spops_chunk_sums *s)
 {
-    return (s->max_values + s->num_ranks - 1) / s->num_ranks;
+    return s->whole ? s->max_values : (s->max_values + s->num_ranks - 1) / s->num_ranks;
 }
 
-static size_t slices_bytes(const spops_chunk_sums *s)
+static void carve(spops_chunk_sums *s, spops_carver *c)
 {
-    return spops_mul_bytes((size_t)s->num_rounds * (size_t)s->num_ranks,
-                           (size_t)longest_slice(s) * sizeof(float));
+    s->nodes = spops_carve(c, s->depth, s->max_values, sizeof *s->nodes);
+    s->slices =
+        spops_carve(c, (int64_t)s->num_rounds * s->num_ranks, longest_slice(s), sizeof *s->slices);
 }
 
 static spops_status fill_sums(spops_context *ctx, const char *call, spops_comm *comm,
@@ -109,7 +145,7 @@ static spops_status fill_sums(spops_context *ctx, const char *call, spops_comm *
                               spops_chunk_sums *s)
 {
     SPOPS_TRY(spops_check_not_capturing(ctx, call));
-    SPOPS_REQUIRE(ctx, partition != NULL, "%s: partition is NULL", call);
+    SPOPS_TRY(spops_plan_check(ctx, call, "partition", partition));
     SPOPS_TRY(spops_check_count(ctx, call, "max_values", max_values));
     SPOPS_REQUIRE(ctx,
                   spops_comm_num_ranks(comm) == partition->num_ranks &&
@@ -122,15 +158,27 @@ static spops_status fill_sums(spops_context *ctx, const char *call, spops_comm *
     s->rank = partition->rank;
     s->num_chunks = partition->num_chunks;
     s->max_values = max_values;
+    s->whole = max_values <= MOST_WHOLE / s->num_ranks;
     s->first_chunk = spops_host_alloc(ctx, (size_t)s->num_ranks + 1, sizeof *s->first_chunk);
     s->places = spops_host_alloc(ctx, (size_t)s->num_chunks, sizeof *s->places);
     s->counts = spops_host_alloc(ctx, 4 * (size_t)s->num_ranks, sizeof *s->counts);
     if (s->first_chunk == NULL || s->places == NULL || s->counts == NULL)
         return SPOPS_STATUS_OUT_OF_MEMORY;
-    memcpy(s->first_chunk, spops_partition_first_chunk(partition),
+    memcpy(s->first_chunk, partition->first_chunk,
            ((size_t)s->num_ranks + 1) * sizeof *s->first_chunk);
     place_nodes(s);
-    return spops_backend_alloc(ctx, slices_bytes(s), (void **)&s->slices);
+    s->base.fields[NUM_CHUNKS] = s->first_chunk[s->rank + 1] - s->first_chunk[s->rank];
+    s->base.fields[NUM_ALL_CHUNKS] = s->num_chunks;
+    s->base.fields[MAX_VALUES] = max_values;
+    s->base.fields[NUM_RANKS] = s->num_ranks;
+    s->base.fields[RANK] = s->rank;
+    spops_carver c = {NULL, 0};
+    carve(s, &c);
+    SPOPS_TRY(spops_backend_alloc(ctx, c.used, &s->base.block));
+    s->base.block_bytes = c.used;
+    c = (spops_carver){s->base.block, 0};
+    carve(s, &c);
+    return SPOPS_STATUS_OK;
 }
 
 spops_status spops_chunk_sums_create(spops_context *ctx, spops_comm *comm,
@@ -138,62 +186,69 @@ spops_status spops_chunk_sums_create(spops_context *ctx, spops_comm *comm,
                                      spops_chunk_sums **sums)
 {
     static const char call[] = "chunk_sums_create";
+    spops_status status = SPOPS_STATUS_OUT_OF_MEMORY;
     spops_chunk_sums *s;
-    spops_status status;
 
-    if ((uintptr_t)sums % sizeof *sums == 0 && sums != NULL) *sums = NULL;
-    SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_check_object(ctx, call, "sums", sums, sizeof *sums));
-    SPOPS_REQUIRE(ctx, comm != NULL, "%s: comm is NULL", call);
-    s = spops_host_alloc(ctx, 1, sizeof *s);
-    status = SPOPS_STATUS_OUT_OF_MEMORY;
+    SPOPS_BEGIN_AGREED(ctx, call, sums);
+    SPOPS_TRY(spops_check_comm(ctx, call, "comm", comm));
+    SPOPS_OUTER_CALL(ctx, call, NULL);
+    s = spops_plan_alloc(ctx, SPOPS_PLAN_CHUNK_SUMS);
     if (s != NULL) {
-        s->ctx = ctx;
-        s->comm = comm;
+        spops_comm_join(&s->link, comm);
         status = fill_sums(ctx, call, comm, partition, max_values, s);
     }
     status = spops_comm_agree_sync(ctx, comm, status);
     if (status == SPOPS_STATUS_OK)
         *sums = s;
     else
-        spops_chunk_sums_destroy(s);
+        spops_plan_destroy((spops_plan *)s);
     return status;
 }
 
-void spops_chunk_sums_destroy(spops_chunk_sums *sums)
+static void destroy_sums(spops_plan *plan)
 {
-    if (sums == NULL) return;
-    spops_context *ctx = sums->ctx;
+    spops_chunk_sums *s = (spops_chunk_sums *)plan;
 
-    (void)spops_context_wait_sync(ctx);
-    spops_backend_free(ctx, sums->slices, sums->slices == NULL ? 0 : slices_bytes(sums));
-    spops_host_free(ctx, sums->first_chunk, (size_t)sums->num_ranks + 1, sizeof *sums->first_chunk);
-    spops_host_free(ctx, sums->places, (size_t)sums->num_chunks, sizeof *sums->places);
-    spops_host_free(ctx, sums->counts, 4 * (size_t)sums->num_ranks, sizeof *sums->counts);
-    spops_host_free(ctx, sums, 1, sizeof *sums);
+    spops_comm_leave(&s->link);
+    spops_host_free(plan->ctx, s->first_chunk, (size_t)s->num_ranks + 1, sizeof *s->first_chunk);
+    spops_host_free(plan->ctx, s->places, (size_t)s->num_chunks, sizeof *s->places);
+    spops_host_free(plan->ctx, s->counts, 4 * (size_t)s->num_ranks, sizeof *s->counts);
 }
+
+static spops_comm *comm_of(const spops_plan *plan)
+{
+    return ((const spops_chunk_sums *)plan)->link.comm;
+}
+
+const spops_plan_ops spops_chunk_sums_plan_ops = {
+    .handle_bytes = sizeof(spops_chunk_sums),
+    .num_fields = NUM_FIELDS,
+    .destroy = destroy_sums,
+    .comm = comm_of,
+};
 
 // ---- Running them --------------------------------------------------------------------------------
 
+// What a rank gets of n values.
 static int64_t slice_begin(const spops_chunk_sums *s, int64_t n, int32_t rank)
 {
-    return spops_part_begin(n, rank, s->num_ranks);
+    return s->whole ? 0 : spops_part_begin(n, rank, s->num_ranks);
 }
 
 static int64_t slice_length(const spops_chunk_sums *s, int64_t n, int32_t rank)
 {
-    return slice_begin(s, n, rank + 1) - slice_begin(s, n, rank);
+    return s->whole ? n : spops_part_begin(n, rank + 1, s->num_ranks) - slice_begin(s, n, rank);
 }
 
 // A column of f32, as the exchange takes it.
-static spops_matrix column(float *data, int64_t n)
+static spops_matrix column(const float *data, int64_t n)
 {
-    return spops_matrix_dense(n > 0 ? data : NULL, n, 1, SPOPS_DTYPE_F32);
+    return spops_matrix_dense_const(n > 0 ? data : NULL, n, 1, SPOPS_DTYPE_F32);
 }
 
 // Node `round` of every rank: its slices to all.
 static spops_status send_round(spops_context *ctx, const spops_chunk_sums *s, int32_t round,
-                               float *node, int64_t n, float *slices)
+                               const float *node, int64_t n, float *slices)
 {
     const int32_t ranks = s->num_ranks;
     int64_t *send = s->counts, *send_offsets = send + ranks;
@@ -209,7 +264,8 @@ static spops_status send_round(spops_context *ctx, const spops_chunk_sums *s, in
         send_offsets[r] = node == NULL ? 0 : slice_begin(s, n, r);
         recv_offsets[r] = r * mine;
     }
-    return spops_comm_exchange_execute(ctx, s->comm, &layout, column(node, node == NULL ? 0 : n),
+    return spops_comm_exchange_execute(ctx, s->link.comm, &layout,
+                                       column(node, node == NULL ? 0 : n),
                                        column(slices, ranks * mine));
 }
 
@@ -229,25 +285,8 @@ static spops_status send_result(spops_context *ctx, const spops_chunk_sums *s, f
         recv[r] = slice_length(s, n, r);
         recv_offsets[r] = slice_begin(s, n, r);
     }
-    return spops_comm_exchange_execute(ctx, s->comm, &layout, column(slice, mine), column(out, n));
-}
-
-static spops_status check_partials(spops_context *ctx, const char *call, const spops_chunk_sums *s,
-                                   spops_matrix partials, const float *out)
-{
-    const int32_t num = s->first_chunk[s->rank + 1] - s->first_chunk[s->rank];
-    const int64_t n = partials.cols;
-
-    SPOPS_REQUIRE(ctx, partials.dtype == SPOPS_DTYPE_F32 && partials.rows == num,
-                  "%s: partials are %" PRId64 " rows of %s, expected %" PRId32 " of f32", call,
-                  partials.rows, spops_dtype_name(partials.dtype), num);
-    SPOPS_REQUIRE(ctx, n >= 0 && n <= s->max_values && (num <= 1 || partials.row_stride == n),
-                  "%s: partials have %" PRId64 " columns and row_stride %" PRId64
-                  ", expected at most %" PRId64 " columns, without gaps",
-                  call, n, partials.row_stride, s->max_values);
-    SPOPS_REQUIRE(ctx, n == 0 || (out != NULL && (num == 0 || partials.data != NULL)),
-                  "%s: out or partials is NULL", call);
-    return SPOPS_STATUS_OK;
+    return spops_comm_exchange_execute(ctx, s->link.comm, &layout, column(slice, mine),
+                                       column(out, n));
 }
 
 spops_status spops_chunk_sums_execute(spops_context *ctx, spops_chunk_sums *sums,
@@ -255,32 +294,37 @@ spops_status spops_chunk_sums_execute(spops_context *ctx, spops_chunk_sums *sums
 {
     static const char call[] = "chunk_sums_execute";
     const spops_chunk_sums *s = sums;
-
-    SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_REQUIRE(ctx, s != NULL, "%s: sums is NULL", call);
-    SPOPS_TRY(spops_check_home(ctx, call, "sums", s->ctx));
-    const int32_t first = s->first_chunk[s->rank], end = s->first_chunk[s->rank + 1];
+    const void *const given[] = {&partials, s, out};
     const int64_t n = partials.cols;
-    const spops_status status = check_partials(ctx, call, s, partials, out);
-    if (status != SPOPS_STATUS_OK) return spops_comm_refuse(ctx, s->comm, call, status);
+    spops_status status = spops_check_call(ctx, SPOPS_OP_chunk_sums, given, NULL);
+
+    if (ctx == NULL || s == NULL) return status;
+    SPOPS_TRY(spops_plan_check(ctx, call, "sums", s));
+    SPOPS_TRY(spops_comm_check_link(ctx, call, "sums", &s->link));
+    if (status == SPOPS_STATUS_OK && n > s->max_values)
+        status =
+            spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT,
+                       "%s: partials have %" PRId64 " columns, the sums were made for %" PRId64,
+                       call, n, s->max_values);
+    if (status != SPOPS_STATUS_OK) return spops_comm_refuse(ctx, s->link.comm, call, status);
     if (n == 0) return SPOPS_STATUS_OK;
 
     SPOPS_OUTER_CALL(ctx, call, NULL);
-    const tree_rows own = {partials.data, n, n};
-    for (int32_t c = first, w; c < end; c += w) {
-        w = node_width(c, end, s->num_chunks);
-        SPOPS_TRY(add_node(ctx, &own, first, c, w, s->num_chunks));
-    }
-    if (s->num_ranks == 1) return ctx->backend->copy(ctx, out, own.rows, (size_t)n * sizeof *out);
+    const int32_t end = s->first_chunk[s->rank + 1];
     const int64_t mine = slice_length(s, n, s->rank);
-    int32_t c = first;
+    int32_t c = s->first_chunk[s->rank];
     for (int32_t round = 0; round < s->num_rounds; ++round) {
-        float *node = c < end ? own.rows + (int64_t)(c - first) * n : NULL;
+        const int32_t width = c < end ? node_width(c, end, s->num_chunks) : 0;
+        const float *node = NULL;
+        if (c < end) SPOPS_TRY(add_node(ctx, s, partials, c, width, 0, &node));
+        if (s->num_ranks == 1) return ctx->backend->copy(ctx, out, node, (size_t)n * sizeof *out);
         SPOPS_TRY(
             send_round(ctx, s, round, node, n, s->slices + (int64_t)round * s->num_ranks * mine));
-        if (c < end) c += node_width(c, end, s->num_chunks);
+        c += width;
     }
     const tree_rows slices = {s->slices, mine, mine};
     if (mine > 0) SPOPS_TRY(add_all(ctx, s, &slices));
-    return send_result(ctx, s, s->slices + (int64_t)s->places[0] * mine, n, out);
+    float *const result = s->slices + (int64_t)s->places[0] * mine;
+    return s->whole ? ctx->backend->copy(ctx, out, result, (size_t)n * sizeof *out)
+                    : send_result(ctx, s, result, n, out);
 }

@@ -5,16 +5,15 @@
 
 #include <string.h>
 
+#include "call/call_check.h"
 #include "comm/comm.h"
-#include "core/check.h"
-#include "core/matrix.h"
 #include "ranks/partition.h"
 #include "spops/convert.h"
 #include "spops/gather.h"
 
 struct spops_halo {
-    spops_context *ctx;
-    spops_comm *comm;
+    spops_plan base; // its block holds send, recv and all_chunk_rows; its parts are coords and sent
+    spops_comm_link link;
     int32_t num_ranks, first_chunk, num_chunks, num_all_chunks;
     int64_t num_owned, num_ghosts, num_sent, num_all_rows, max_cols;
     int64_t *counts;         // [4][num_ranks]: send, their offsets, receive, theirs
@@ -23,8 +22,23 @@ struct spops_halo {
     spops_coords *coords;
     spops_segments *sent; // term t copies the owned row that is sent at place t
     void *send, *recv;    // [num_sent], [num_ghosts] rows of max_cols
-    bool has_begun;       // an exchange, of x, whose ghosts arrive in `received`
-    spops_matrix x, received;
+    bool has_begun;       // an exchange, to `out`, whose ghosts arrive in `received`
+    spops_matrix out, received;
+};
+
+// Fields of its kind.
+enum {
+    NUM_OWNED,
+    NUM_GHOSTS,
+    NUM_SENT,
+    FIRST_CHUNK,
+    NUM_CHUNKS,
+    NUM_ALL_CHUNKS,
+    NUM_ALL_ROWS,
+    MAX_COLS,
+    NUM_RANKS,
+    RANK,
+    NUM_FIELDS
 };
 
 // Places in counts.
@@ -194,7 +208,7 @@ static spops_status begin_halo(spops_context *ctx, const char *call, const spops
                                const spops_halo_options *given, halo_making *m, spops_halo *h)
 {
     const spops_partition *p = m->partition;
-    const int32_t *first = spops_partition_first_chunk(p);
+    const int32_t *first = p->first_chunk;
     spops_halo_options o = {0};
 
     SPOPS_TRY(spops_check_not_capturing(ctx, call));
@@ -203,11 +217,13 @@ static spops_status begin_halo(spops_context *ctx, const char *call, const spops
     SPOPS_REQUIRE(ctx, owned->arrays.layout.dims == p->cells.dims,
                   "%s: owned has %" PRId32 " axes, the partition %" PRId32, call,
                   owned->arrays.layout.dims, p->cells.dims);
-    SPOPS_REQUIRE(
-        ctx, spops_comm_num_ranks(h->comm) == p->num_ranks && spops_comm_rank(h->comm) == p->rank,
-        "%s: comm is rank %" PRId32 " of %" PRId32 ", partition was made for rank %" PRId32
-        " of %" PRId32,
-        call, spops_comm_rank(h->comm), spops_comm_num_ranks(h->comm), p->rank, p->num_ranks);
+    SPOPS_REQUIRE(ctx,
+                  spops_comm_num_ranks(h->link.comm) == p->num_ranks &&
+                      spops_comm_rank(h->link.comm) == p->rank,
+                  "%s: comm is rank %" PRId32 " of %" PRId32
+                  ", partition was made for rank %" PRId32 " of %" PRId32,
+                  call, spops_comm_rank(h->link.comm), spops_comm_num_ranks(h->link.comm), p->rank,
+                  p->num_ranks);
     h->max_cols = o.max_cols;
     h->first_chunk = first[p->rank];
     h->num_chunks = first[p->rank + 1] - h->first_chunk;
@@ -229,16 +245,16 @@ static spops_status gather_counts(spops_context *ctx, spops_halo *h)
     enum { AT_ONCE = 256 };
     int64_t own[AT_ONCE];
     const size_t n = (size_t)h->num_ranks;
-    const int32_t me = spops_comm_rank(h->comm);
+    const int32_t me = spops_comm_rank(h->link.comm);
     int64_t *all = spops_host_alloc(ctx, n * AT_ONCE, sizeof *all);
     int64_t *recv = counts_of(h, RECV), *offsets = counts_of(h, RECV_OFFSETS);
     spops_status status = spops_comm_agree_sync(
-        ctx, h->comm, all == NULL ? SPOPS_STATUS_OUT_OF_MEMORY : SPOPS_STATUS_OK);
+        ctx, h->link.comm, all == NULL ? SPOPS_STATUS_OUT_OF_MEMORY : SPOPS_STATUS_OK);
 
     for (int32_t begin = 0; status == SPOPS_STATUS_OK && begin < h->num_ranks; begin += AT_ONCE) {
         const int32_t left = h->num_ranks - begin, num = left < AT_ONCE ? left : AT_ONCE;
         memcpy(own, counts_of(h, SEND) + begin, (size_t)num * sizeof *own);
-        status = spops_comm_gather_sync(ctx, h->comm, own, (size_t)num * sizeof *own, all);
+        status = spops_comm_gather_sync(ctx, h->link.comm, own, (size_t)num * sizeof *own, all);
         for (int32_t r = 0; status == SPOPS_STATUS_OK && r < h->num_ranks; ++r)
             if (me >= begin && me < begin + num) recv[r] = all[(int64_t)r * num + me - begin];
     }
@@ -250,10 +266,32 @@ static spops_status gather_counts(spops_context *ctx, spops_halo *h)
     return status;
 }
 
+static void carve(spops_halo *h, spops_carver *c)
+{
+    const int64_t cols = h->max_cols;
+    const size_t element = element_bytes(h->base.ctx);
+    h->all_chunk_rows = spops_carve(c, h->num_all_chunks, 1, sizeof *h->all_chunk_rows);
+    h->send = spops_carve(c, h->num_sent, cols, element);
+    h->recv = spops_carve(c, h->num_ghosts, cols, element);
+}
+
+// Once it is known how many rows come.
+static spops_status give_block(spops_context *ctx, spops_halo *h)
+{
+    spops_carver c = {NULL, 0};
+
+    carve(h, &c);
+    SPOPS_TRY(spops_backend_alloc(ctx, c.used, &h->base.block));
+    h->base.block_bytes = c.used;
+    c = (spops_carver){h->base.block, 0};
+    carve(h, &c);
+    return SPOPS_STATUS_OK;
+}
+
 // Rows of every chunk of all ranks, where ctx runs.
 static spops_status gather_chunk_rows(spops_context *ctx, const spops_partition *p, spops_halo *h)
 {
-    const int32_t *first = spops_partition_first_chunk(p);
+    const int32_t *first = p->first_chunk;
     const size_t bytes = (size_t)p->num_chunks * sizeof(int32_t);
     const size_t n =
         (size_t)p->num_chunks > (size_t)p->num_ranks ? (size_t)p->num_chunks : (size_t)p->num_ranks;
@@ -261,15 +299,14 @@ static spops_status gather_chunk_rows(spops_context *ctx, const spops_partition 
     int64_t *send = offsets + n, *zeros = send + n;
     int32_t *rows = spops_host_alloc(ctx, (size_t)p->num_chunks, sizeof *rows);
     spops_comm_layout layout;
-    spops_status status = counts == NULL || rows == NULL
-                              ? SPOPS_STATUS_OUT_OF_MEMORY
-                              : spops_backend_alloc(ctx, bytes, (void **)&h->all_chunk_rows);
+    spops_status status =
+        counts == NULL || rows == NULL ? SPOPS_STATUS_OUT_OF_MEMORY : give_block(ctx, h);
 
     for (int32_t c = 0; rows != NULL && c < h->num_chunks; ++c)
         rows[h->first_chunk + c] = (int32_t)(h->chunk_offsets[c + 1] - h->chunk_offsets[c]);
     if (status == SPOPS_STATUS_OK)
         status = ctx->backend->upload(ctx, h->all_chunk_rows, rows, bytes);
-    SPOPS_TRY_GOTO(spops_comm_agree_sync(ctx, h->comm, status), status, end);
+    SPOPS_TRY_GOTO(spops_comm_agree_sync(ctx, h->link.comm, status), status, end);
     for (int32_t r = 0; r < p->num_ranks; ++r) {
         counts[r] = r == p->rank ? 0 : first[r + 1] - first[r];
         offsets[r] = first[r];
@@ -279,7 +316,7 @@ static spops_status gather_chunk_rows(spops_context *ctx, const spops_partition 
     layout = (spops_comm_layout){send, zeros, counts, offsets};
     const spops_matrix all =
         spops_matrix_dense(h->all_chunk_rows, p->num_chunks, 1, SPOPS_DTYPE_I32);
-    SPOPS_TRY_GOTO(spops_comm_exchange_execute(ctx, h->comm, &layout, all, all), status, end);
+    SPOPS_TRY_GOTO(spops_comm_exchange_execute(ctx, h->link.comm, &layout, all, all), status, end);
     SPOPS_TRY_GOTO(ctx->backend->download(ctx, rows, h->all_chunk_rows, bytes), status, end);
     for (int32_t c = 0; c < p->num_chunks; ++c)
         h->num_all_rows += rows[c];
@@ -316,10 +353,9 @@ static spops_status put_rows(spops_context *ctx, halo_making *m, const spops_hal
     return status;
 }
 
-// The segments of the rows that are sent, and buffers.
-static spops_status make_buffers(spops_context *ctx, const halo_making *m, spops_halo *h)
+// The segments of the rows that are sent.
+static spops_status list_copies(spops_context *ctx, const halo_making *m, spops_halo *h)
 {
-    const size_t row_bytes = (size_t)h->max_cols * element_bytes(ctx);
     void *keys = NULL;
     const size_t key_bytes = (size_t)h->num_sent * sizeof(int32_t);
     spops_status status = spops_backend_alloc(ctx, key_bytes, &keys);
@@ -330,9 +366,8 @@ static spops_status make_buffers(spops_context *ctx, const halo_making *m, spops
         status = spops_segments_create_from_keys(ctx, h->num_owned, h->num_sent, keys,
                                                  SPOPS_KEYS_UNSORTED, NULL, &h->sent);
     spops_backend_free(ctx, keys, key_bytes);
-    SPOPS_TRY(status);
-    SPOPS_TRY(spops_backend_alloc(ctx, (size_t)h->num_sent * row_bytes, &h->send));
-    return spops_backend_alloc(ctx, (size_t)h->num_ghosts * row_bytes, &h->recv);
+    if (status == SPOPS_STATUS_OK) spops_plan_adopt(&h->base, (spops_plan *)h->sent);
+    return status;
 }
 
 // Rows of coordinates go where features will, and become the set of the level.
@@ -346,41 +381,58 @@ static spops_status finish_halo(spops_context *ctx, halo_making *m, const spops_
     spops_coords_options options = spops_coords_options_default();
     spops_status status = put_rows(ctx, m, h);
 
-    if (status == SPOPS_STATUS_OK) status = make_buffers(ctx, m, h);
-    SPOPS_TRY(spops_comm_agree_sync(ctx, h->comm, status));
+    if (status == SPOPS_STATUS_OK) status = list_copies(ctx, m, h);
+    SPOPS_TRY(spops_comm_agree_sync(ctx, h->link.comm, status));
     ghosts = rows_at(m, h->num_owned);
     sent = rows_at(m, num);
     SPOPS_TRY(spops_comm_exchange_execute(
-        ctx, h->comm, &layout, spops_matrix_dense(sent, h->num_sent, m->columns, SPOPS_DTYPE_I32),
+        ctx, h->link.comm, &layout,
+        spops_matrix_dense(sent, h->num_sent, m->columns, SPOPS_DTYPE_I32),
         spops_matrix_dense(ghosts, h->num_ghosts, m->columns, SPOPS_DTYPE_I32)));
     options.box = &box;
-    return spops_coords_create(ctx, m->columns - 1, num, m->memory, &options, &h->coords);
+    SPOPS_TRY(spops_coords_create(ctx, m->columns - 1, num, m->memory, &options, &h->coords));
+    spops_plan_adopt(&h->base, &h->coords->base);
+    return SPOPS_STATUS_OK;
 }
 
-// ---- The calls -----------------------------------------------------------------------------------
-
-void spops_halo_destroy(spops_halo *halo)
+static void put_fields(spops_halo *h, const spops_partition *p)
 {
-    if (halo == NULL) return;
-    spops_context *ctx = halo->ctx;
-    const size_t row_bytes = (size_t)halo->max_cols * element_bytes(ctx);
-
-    (void)spops_context_wait_sync(ctx);
-    spops_plan_destroy((spops_plan *)halo->sent);
-    spops_coords_destroy(halo->coords);
-    spops_backend_free(ctx, halo->send,
-                       halo->send == NULL ? 0 : (size_t)halo->num_sent * row_bytes);
-    spops_backend_free(ctx, halo->recv,
-                       halo->recv == NULL ? 0 : (size_t)halo->num_ghosts * row_bytes);
-    spops_backend_free(ctx, halo->all_chunk_rows,
-                       halo->all_chunk_rows == NULL
-                           ? 0
-                           : (size_t)halo->num_all_chunks * sizeof *halo->all_chunk_rows);
-    spops_host_free(ctx, halo->chunk_offsets, (size_t)halo->num_chunks + 1,
-                    sizeof *halo->chunk_offsets);
-    spops_host_free(ctx, halo->counts, NUM_COUNTS * (size_t)halo->num_ranks, sizeof *halo->counts);
-    spops_host_free(ctx, halo, 1, sizeof *halo);
+    int64_t *fields = h->base.fields;
+    fields[NUM_OWNED] = h->num_owned;
+    fields[NUM_GHOSTS] = h->num_ghosts;
+    fields[NUM_SENT] = h->num_sent;
+    fields[FIRST_CHUNK] = h->first_chunk;
+    fields[NUM_CHUNKS] = h->num_chunks;
+    fields[NUM_ALL_CHUNKS] = h->num_all_chunks;
+    fields[NUM_ALL_ROWS] = h->num_all_rows;
+    fields[MAX_COLS] = h->max_cols;
+    fields[NUM_RANKS] = p->num_ranks;
+    fields[RANK] = p->rank;
 }
+
+// ---- The plan ------------------------------------------------------------------------------------
+
+static void destroy_halo(spops_plan *plan)
+{
+    spops_halo *h = (spops_halo *)plan;
+
+    spops_comm_leave(&h->link);
+    spops_host_free(plan->ctx, h->chunk_offsets, (size_t)h->num_chunks + 1,
+                    sizeof *h->chunk_offsets);
+    spops_host_free(plan->ctx, h->counts, NUM_COUNTS * (size_t)h->num_ranks, sizeof *h->counts);
+}
+
+static spops_comm *comm_of(const spops_plan *plan)
+{
+    return ((const spops_halo *)plan)->link.comm;
+}
+
+const spops_plan_ops spops_halo_plan_ops = {
+    .handle_bytes = sizeof(spops_halo),
+    .num_fields = NUM_FIELDS,
+    .destroy = destroy_halo,
+    .comm = comm_of,
+};
 
 static void making_free(spops_context *ctx, const spops_halo *h, halo_making *m)
 {
@@ -400,22 +452,20 @@ spops_status spops_halo_create(spops_context *ctx, spops_comm *comm,
 {
     static const char call[] = "halo_create";
     halo_making m = {.partition = partition};
-    spops_status status = SPOPS_STATUS_OK;
-    spops_halo *h;
+    spops_status status;
+    spops_halo *h = NULL;
 
-    if ((uintptr_t)halo % sizeof *halo == 0 && halo != NULL) *halo = NULL;
-    SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_check_object(ctx, call, "halo", halo, sizeof *halo));
-    SPOPS_REQUIRE(ctx, comm != NULL, "%s: comm is NULL", call);
-    if (partition == NULL)
-        status = spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT, "%s: partition is NULL", call);
-    h = spops_host_alloc(ctx, 1, sizeof *h);
-    if (h == NULL)
-        status = SPOPS_STATUS_OUT_OF_MEMORY;
-    else
-        h->ctx = ctx;
+    SPOPS_BEGIN_AGREED(ctx, call, halo);
+    SPOPS_TRY(spops_check_comm(ctx, call, "comm", comm));
+    SPOPS_OUTER_CALL(ctx, call, NULL);
+    // What is wrong on this rank alone is said by all.
+    status = spops_plan_check(ctx, call, "partition", partition);
     if (status == SPOPS_STATUS_OK) {
-        h->comm = comm;
+        h = spops_plan_alloc(ctx, SPOPS_PLAN_HALO);
+        if (h == NULL) status = SPOPS_STATUS_OUT_OF_MEMORY;
+    }
+    if (status == SPOPS_STATUS_OK) {
+        spops_comm_join(&h->link, comm);
         h->num_ranks = partition->num_ranks;
         h->num_all_chunks = partition->num_chunks;
         h->counts = spops_host_alloc(ctx, NUM_COUNTS * (size_t)h->num_ranks, sizeof *h->counts);
@@ -426,10 +476,11 @@ spops_status spops_halo_create(spops_context *ctx, spops_comm *comm,
     SPOPS_TRY_GOTO(gather_counts(ctx, h), status, end);
     SPOPS_TRY_GOTO(gather_chunk_rows(ctx, partition, h), status, end);
     SPOPS_TRY_GOTO(spops_comm_agree_sync(ctx, comm, finish_halo(ctx, &m, owned, h)), status, end);
+    put_fields(h, partition);
     *halo = h;
 end:
     if (h != NULL) making_free(ctx, h, &m);
-    if (status != SPOPS_STATUS_OK) spops_halo_destroy(h);
+    if (status != SPOPS_STATUS_OK) spops_plan_destroy((spops_plan *)h);
     return status;
 }
 
@@ -439,7 +490,7 @@ spops_status spops_halo_get_info(spops_context *ctx, const spops_halo *halo, spo
     spops_halo_info found = spops_halo_info_default();
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_REQUIRE(ctx, halo != NULL, "%s: halo is NULL", call);
+    SPOPS_TRY(spops_plan_check(ctx, call, "halo", halo));
     found.num_owned = halo->num_owned;
     found.num_ghosts = halo->num_ghosts;
     found.num_sent = halo->num_sent;
@@ -453,6 +504,8 @@ spops_status spops_halo_get_info(spops_context *ctx, const spops_halo *halo, spo
     return spops_write_struct(ctx, call, "info", info, &found, sizeof found);
 }
 
+// ---- Refreshing ----------------------------------------------------------------------------------
+
 // Rows begin .. begin + num - 1 of x.
 static spops_matrix rows_from(spops_matrix x, int64_t begin, int64_t num)
 {
@@ -462,86 +515,78 @@ static spops_matrix rows_from(spops_matrix x, int64_t begin, int64_t num)
     return x;
 }
 
-static spops_status check_halo(spops_context *ctx, const char *call, const spops_halo *h)
-{
-    SPOPS_REQUIRE(ctx, h != NULL, "%s: halo is NULL", call);
-    SPOPS_TRY(spops_check_home(ctx, call, "halo", h->ctx));
-    SPOPS_REQUIRE(ctx, !h->has_begun, "%s: an exchange of the halo has begun and has not ended",
-                  call);
-    return SPOPS_STATUS_OK;
-}
-
-static spops_status check_rows(spops_context *ctx, const char *call, const spops_halo *h,
-                               spops_matrix x)
-{
-    SPOPS_REQUIRE(ctx, x.rows == h->num_owned + h->num_ghosts,
-                  "%s: x has %" PRId64 " rows, expected %" PRId64 " owned and %" PRId64 " ghosts",
-                  call, x.rows, h->num_owned, h->num_ghosts);
-    SPOPS_REQUIRE(ctx, x.cols >= 0 && x.cols <= h->max_cols,
-                  "%s: x has %" PRId64 " columns, the halo was made for %" PRId64, call, x.cols,
-                  h->max_cols);
-    return SPOPS_STATUS_OK;
-}
-
-// The rows that are sent, packed; and where ghosts arrive: in x, or packed too where x has gaps.
-static spops_status pack(spops_context *ctx, const spops_halo *h, spops_matrix x,
+// The rows that are sent, packed; and where ghosts arrive: in out, or packed too where out has gaps. Owned
+// rows go to out, unless they are there.
+static spops_status pack(spops_context *ctx, const spops_halo *h, spops_matrix x, spops_matrix out,
                          spops_matrix *send, spops_matrix *recv)
 {
     *send = spops_matrix_dense(h->send, h->num_sent, x.cols, x.dtype);
-    *recv = rows_from(x, h->num_owned, h->num_ghosts);
-    if (x.row_stride != x.cols || recv->rows == 0)
+    if (out.row_stride == out.cols && h->num_ghosts > 0)
+        *recv = rows_from(out, h->num_owned, h->num_ghosts);
+    else
         *recv = spops_matrix_dense(h->recv, h->num_ghosts, x.cols, x.dtype);
-    // Also without rows: the dtype is checked.
-    return spops_gather_execute(ctx, h->sent, rows_from(x, 0, h->num_owned), NULL, *send);
+    if (h->num_owned > 0 && x.cols > 0 && x.data != out.data)
+        SPOPS_TRY(spops_convert_execute(ctx, x, rows_from(out, 0, h->num_owned)));
+    return spops_gather_execute(ctx, h->sent, x, NULL, *send);
 }
 
-// x is checked and packed; what is refused here is refused on all ranks.
-static spops_status make_ready(spops_context *ctx, const char *call, const spops_halo *h,
-                               spops_matrix x, spops_matrix *send, spops_matrix *recv)
+// What execute and begin do alike before rows travel. What is refused of rows is refused on all ranks.
+static spops_status begin_refresh(spops_context *ctx, const char *call, const spops_halo *h,
+                                  spops_matrix x, spops_matrix out, spops_matrix *send,
+                                  spops_matrix *recv)
 {
-    spops_status status = check_rows(ctx, call, h, x);
+    const void *const given[] = {&x, h, &out};
+    spops_status status = spops_check_call_as(ctx, call, SPOPS_OP_halo_refresh, given, NULL);
 
-    if (status == SPOPS_STATUS_OK) status = pack(ctx, h, x, send, recv);
-    return status == SPOPS_STATUS_OK ? status : spops_comm_refuse(ctx, h->comm, call, status);
+    if (ctx == NULL || h == NULL) return status;
+    SPOPS_TRY(spops_plan_check(ctx, call, "halo", h));
+    SPOPS_TRY(spops_comm_check_link(ctx, call, "halo", &h->link));
+    SPOPS_REQUIRE(ctx, !h->has_begun, "%s: an exchange of the halo has begun and has not ended",
+                  call);
+    SPOPS_OUTER_CALL(ctx, call, NULL);
+    if (status == SPOPS_STATUS_OK && x.cols > h->max_cols)
+        status = spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT,
+                            "%s: x has %" PRId64 " columns, the halo was made for %" PRId64, call,
+                            x.cols, h->max_cols);
+    if (status == SPOPS_STATUS_OK) status = pack(ctx, h, x, out, send, recv);
+    return status == SPOPS_STATUS_OK ? status : spops_comm_refuse(ctx, h->link.comm, call, status);
 }
 
-// Ghosts that arrived packed go to x.
-static spops_status unpack(spops_context *ctx, const spops_halo *h, spops_matrix x,
+// Ghosts that arrived packed go to out.
+static spops_status unpack(spops_context *ctx, const spops_halo *h, spops_matrix out,
                            spops_matrix recv)
 {
     if (recv.data != h->recv || recv.rows == 0 || recv.cols == 0) return SPOPS_STATUS_OK;
-    return spops_convert_execute(ctx, recv, rows_from(x, h->num_owned, h->num_ghosts));
+    return spops_convert_execute(ctx, recv, rows_from(out, h->num_owned, h->num_ghosts));
 }
 
-spops_status spops_halo_execute(spops_context *ctx, spops_halo *halo, spops_matrix x)
+spops_status spops_halo_execute(spops_context *ctx, spops_halo *halo, spops_matrix x,
+                                spops_matrix out)
 {
     static const char call[] = "halo_execute";
     spops_comm_layout layout;
     spops_matrix send, recv;
 
-    SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(check_halo(ctx, call, halo));
-    SPOPS_OUTER_CALL(ctx, call, NULL);
-    SPOPS_TRY(make_ready(ctx, call, halo, x, &send, &recv));
+    SPOPS_TRY(begin_refresh(ctx, call, halo, x, out, &send, &recv));
     layout = layout_of(halo);
-    SPOPS_TRY(spops_comm_exchange_execute(ctx, halo->comm, &layout, send, recv));
-    return unpack(ctx, halo, x, recv);
+    SPOPS_OUTER_CALL(ctx, call, NULL);
+    SPOPS_TRY(spops_comm_exchange_execute(ctx, halo->link.comm, &layout, send, recv));
+    return unpack(ctx, halo, out, recv);
 }
 
-spops_status spops_halo_begin(spops_context *ctx, spops_halo *halo, spops_matrix x)
+spops_status spops_halo_begin(spops_context *ctx, spops_halo *halo, spops_matrix x,
+                              spops_matrix out)
 {
     static const char call[] = "halo_begin";
     spops_comm_layout layout;
     spops_matrix send, recv;
 
-    SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(check_halo(ctx, call, halo));
-    SPOPS_OUTER_CALL(ctx, call, NULL);
-    SPOPS_TRY(make_ready(ctx, call, halo, x, &send, &recv));
+    SPOPS_TRY(begin_refresh(ctx, call, halo, x, out, &send, &recv));
     layout = layout_of(halo);
-    SPOPS_TRY(spops_comm_exchange_begin(ctx, halo->comm, &layout, send, recv));
+    SPOPS_OUTER_CALL(ctx, call, NULL);
+    SPOPS_TRY(spops_comm_exchange_begin(ctx, halo->link.comm, &layout, send, recv));
     halo->has_begun = true;
-    halo->x = x;
+    halo->out = out;
     halo->received = recv;
     return SPOPS_STATUS_OK;
 }
@@ -551,10 +596,11 @@ spops_status spops_halo_end(spops_context *ctx, spops_halo *halo)
     static const char call[] = "halo_end";
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_REQUIRE(ctx, halo != NULL, "%s: halo is NULL", call);
+    SPOPS_TRY(spops_plan_check(ctx, call, "halo", halo));
     SPOPS_REQUIRE(ctx, halo->has_begun, "%s: no exchange of the halo has begun", call);
     halo->has_begun = false;
+    SPOPS_TRY(spops_comm_check_link(ctx, call, "halo", &halo->link));
     SPOPS_OUTER_CALL(ctx, call, NULL);
-    SPOPS_TRY(spops_comm_exchange_end(ctx, halo->comm));
-    return unpack(ctx, halo, halo->x, halo->received);
+    SPOPS_TRY(spops_comm_exchange_end(ctx, halo->link.comm));
+    return unpack(ctx, halo, halo->out, halo->received);
 }

@@ -7,7 +7,7 @@
 
 #include "core/check.h"
 
-enum { DEFAULT_CHUNKS = 16, DEFAULT_CELL_LOG2 = 4, MAX_CELL_LOG2 = 16 };
+enum { DEFAULT_CHUNKS = 16, DEFAULT_CELL_LOG2 = 4 };
 
 // A cell by its place on the curve, with the weight of its rows.
 typedef struct cell_weight {
@@ -17,26 +17,68 @@ typedef struct cell_weight {
 
 // ---- What a partition knows ----------------------------------------------------------------------
 
-static size_t partition_bytes(int32_t num_chunks, int32_t num_ranks)
+// Fields of its kind.
+enum {
+    DIMS,
+    NUM_CHUNKS,
+    NUM_RANKS,
+    RANK,
+    CELL_LOG2,
+    ORDER,
+    LOWER,
+    UPPER = LOWER + SPOPS_KEY_COLUMNS,
+    NUM_FIELDS = UPPER + SPOPS_KEY_COLUMNS
+};
+
+static size_t arrays_bytes(int32_t num_chunks, int32_t num_ranks)
 {
-    return offsetof(spops_partition, cuts) + (size_t)num_chunks * 2 * sizeof(uint64_t) +
-           ((size_t)num_ranks + 1) * sizeof(int32_t);
+    return (size_t)num_chunks * 2 * sizeof(uint64_t) + ((size_t)num_ranks + 1) * sizeof(int32_t);
 }
 
-static int64_t *chunk_weights(const spops_partition *p)
+spops_partition *spops_partition_new(spops_context *ctx, int32_t num_chunks, int32_t num_ranks)
 {
-    return (int64_t *)(p->cuts + p->num_chunks);
+    spops_partition *p = spops_plan_alloc(ctx, SPOPS_PLAN_PARTITION);
+
+    if (p == NULL) return NULL;
+    p->num_chunks = num_chunks;
+    p->num_ranks = num_ranks;
+    p->cuts = spops_host_alloc(ctx, 1, arrays_bytes(num_chunks, num_ranks));
+    if (p->cuts == NULL) {
+        spops_plan_destroy(&p->base);
+        return NULL;
+    }
+    p->chunk_weights = (int64_t *)(p->cuts + num_chunks);
+    p->first_chunk = (int32_t *)(p->chunk_weights + num_chunks);
+    return p;
 }
 
-static int32_t *first_chunks(const spops_partition *p)
+void spops_partition_put_fields(spops_partition *p)
 {
-    return (int32_t *)(chunk_weights(p) + p->num_chunks);
+    const spops_coords_box box = spops_box_of(&p->cells);
+    int64_t *fields = p->base.fields;
+
+    fields[DIMS] = p->cells.dims;
+    fields[NUM_CHUNKS] = p->num_chunks;
+    fields[NUM_RANKS] = p->num_ranks;
+    fields[RANK] = p->rank;
+    fields[CELL_LOG2] = p->cell_log2;
+    fields[ORDER] = p->order;
+    spops_plan_put_i32s(fields + LOWER, box.lower, SPOPS_KEY_COLUMNS);
+    spops_plan_put_i32s(fields + UPPER, box.upper, SPOPS_KEY_COLUMNS);
 }
 
-const int32_t *spops_partition_first_chunk(const spops_partition *p)
+static void destroy_partition(spops_plan *plan)
 {
-    return first_chunks(p);
+    spops_partition *p = (spops_partition *)plan;
+    spops_host_free(plan->ctx, p->cuts, 1, arrays_bytes(p->num_chunks, p->num_ranks));
 }
+
+const spops_plan_ops spops_partition_plan_ops = {
+    .handle_bytes = sizeof(spops_partition),
+    .num_fields = NUM_FIELDS,
+    .destroy = destroy_partition,
+    .file = &spops_partition_file,
+};
 
 static uint64_t code_of(const spops_partition *p, const int32_t *cell)
 {
@@ -67,7 +109,7 @@ int32_t spops_partition_chunk(const spops_partition *p, const int32_t *cell)
 
 int32_t spops_partition_owner(const spops_partition *p, int32_t chunk)
 {
-    const int32_t *first = first_chunks(p);
+    const int32_t *first = p->first_chunk;
     int32_t low = 0, high = p->num_ranks - 1; // the last one that begins at chunk or before
     while (low < high) {
         const int32_t middle = (low + high + 1) / 2;
@@ -255,7 +297,7 @@ static int64_t share(int64_t total, int64_t c, int64_t parts)
 
 static void cut_chunks(spops_partition *p, const cell_weight *cells, int64_t n)
 {
-    int64_t *weights = chunk_weights(p), total = 0, before = 0;
+    int64_t *weights = p->chunk_weights, total = 0, before = 0;
     int32_t chunk = 0;
 
     for (int64_t i = 0; i < n; ++i)
@@ -274,8 +316,8 @@ static void cut_chunks(spops_partition *p, const cell_weight *cells, int64_t n)
 
 static void deal_chunks(spops_partition *p)
 {
-    const int64_t *weights = chunk_weights(p);
-    int32_t *first = first_chunks(p), rank = 0;
+    const int64_t *weights = p->chunk_weights;
+    int32_t *first = p->first_chunk, rank = 0;
     int64_t total = 0, before = 0;
 
     for (int32_t c = 0; c < p->num_chunks; ++c)
@@ -295,7 +337,7 @@ static void deal_chunks(spops_partition *p)
 static spops_status read_first_chunks(spops_context *ctx, const char *call, const int32_t *given,
                                       spops_partition *p)
 {
-    int32_t *first = first_chunks(p);
+    int32_t *first = p->first_chunk;
 
     for (int32_t r = 0; r <= p->num_ranks; ++r) {
         const int32_t least = r == 0 ? 0 : given[r - 1];
@@ -323,9 +365,9 @@ static spops_status read_options(spops_context *ctx, const char *call,
     SPOPS_REQUIRE(ctx, o->num_chunks > 0 && o->num_chunks <= SPOPS_PARTITION_MAX_CHUNKS,
                   "%s: options->num_chunks is %" PRId32 ", expected 1 to %d", call, o->num_chunks,
                   SPOPS_PARTITION_MAX_CHUNKS);
-    SPOPS_REQUIRE(ctx, o->cell_log2 > 0 && o->cell_log2 <= MAX_CELL_LOG2,
+    SPOPS_REQUIRE(ctx, o->cell_log2 > 0 && o->cell_log2 <= SPOPS_PARTITION_CELL_LOG2,
                   "%s: options->cell_log2 is %" PRId32 ", expected 1 to %d", call, o->cell_log2,
-                  MAX_CELL_LOG2);
+                  SPOPS_PARTITION_CELL_LOG2);
     SPOPS_REQUIRE(ctx,
                   o->order == SPOPS_COORDS_ORDER_MORTON || o->order == SPOPS_COORDS_ORDER_HILBERT,
                   "%s: options->order is %d, expected MORTON or HILBERT", call, (int)o->order);
@@ -424,42 +466,31 @@ spops_status spops_partition_create(spops_context *ctx, spops_comm *comm,
     making m = {0};
     spops_status status;
 
-    if ((uintptr_t)partition % sizeof *partition == 0 && partition != NULL) *partition = NULL;
-    SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_TRY(spops_check_object(ctx, call, "partition", partition, sizeof *partition));
+    SPOPS_BEGIN_AGREED(ctx, call, partition);
+    if (comm != NULL) SPOPS_TRY(spops_check_comm(ctx, call, "comm", comm));
+    SPOPS_OUTER_CALL(ctx, call, NULL);
     // What is wrong on this rank alone is said by all.
-    status = spops_check_not_capturing(ctx, call);
-    if (status == SPOPS_STATUS_OK) status = spops_plan_check_sync(ctx, call, "coords", coords);
+    status = spops_plan_check_sync(ctx, call, "coords", coords);
     if (status == SPOPS_STATUS_OK) status = read_options(ctx, call, options, &o);
-    const int32_t num_ranks = comm == NULL ? 1 : spops_comm_num_ranks(comm);
-    const size_t bytes = status == SPOPS_STATUS_OK ? partition_bytes(o.num_chunks, num_ranks) : 0;
     if (status == SPOPS_STATUS_OK) {
-        p = spops_host_alloc(ctx, 1, bytes);
+        p = spops_partition_new(ctx, o.num_chunks, comm == NULL ? 1 : spops_comm_num_ranks(comm));
         if (p == NULL) status = SPOPS_STATUS_OUT_OF_MEMORY;
     }
     if (comm != NULL) status = spops_comm_agree_sync(ctx, comm, status);
     if (status == SPOPS_STATUS_OK) {
-        p->ctx = ctx;
-        p->num_chunks = o.num_chunks;
-        p->num_ranks = num_ranks;
         p->rank = comm == NULL ? 0 : spops_comm_rank(comm);
         p->cell_log2 = o.cell_log2;
         p->order = o.order;
         status = fill_partition(ctx, call, comm, coords, &o, p, &m);
         making_free(ctx, 1 + coords->arrays.layout.dims, &m);
     }
-    if (status == SPOPS_STATUS_OK)
-        *partition = p;
-    else
-        spops_host_free(ctx, p, 1, bytes);
-    return status;
-}
-
-void spops_partition_destroy(spops_partition *partition)
-{
-    if (partition == NULL) return;
-    spops_host_free(partition->ctx, partition, 1,
-                    partition_bytes(partition->num_chunks, partition->num_ranks));
+    if (status != SPOPS_STATUS_OK) {
+        spops_plan_destroy((spops_plan *)p);
+        return status;
+    }
+    spops_partition_put_fields(p);
+    *partition = p;
+    return SPOPS_STATUS_OK;
 }
 
 spops_status spops_partition_get_info(spops_context *ctx, const spops_partition *partition,
@@ -469,15 +500,15 @@ spops_status spops_partition_get_info(spops_context *ctx, const spops_partition 
     spops_partition_info found = spops_partition_info_default();
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_REQUIRE(ctx, partition != NULL, "%s: partition is NULL", call);
+    SPOPS_TRY(spops_plan_check(ctx, call, "partition", partition));
     found.dims = partition->cells.dims;
     found.num_chunks = partition->num_chunks;
     found.num_ranks = partition->num_ranks;
     found.rank = partition->rank;
     found.cell_log2 = partition->cell_log2;
     found.order = partition->order;
-    found.first_chunk = first_chunks(partition);
-    found.chunk_weights = chunk_weights(partition);
+    found.first_chunk = partition->first_chunk;
+    found.chunk_weights = partition->chunk_weights;
     return spops_write_struct(ctx, call, "info", info, &found, sizeof found);
 }
 
@@ -505,7 +536,7 @@ spops_status spops_partition_get_box(spops_context *ctx, const spops_partition *
     int32_t log2[SPOPS_MAX_DIMS];
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_REQUIRE(ctx, partition != NULL, "%s: partition is NULL", call);
+    SPOPS_TRY(spops_plan_check(ctx, call, "partition", partition));
     SPOPS_TRY(spops_check_object(ctx, call, "box", box, sizeof(int32_t)));
     SPOPS_TRY(spops_partition_read_stride(ctx, call, partition, stride, log2));
     *box = spops_box_of(&partition->cells);
@@ -525,7 +556,7 @@ spops_status spops_partition_find_chunks(spops_context *ctx, const spops_partiti
     int32_t log2[SPOPS_MAX_DIMS], cell[SPOPS_KEY_COLUMNS] = {0};
 
     SPOPS_BEGIN_CALL(ctx, call);
-    SPOPS_REQUIRE(ctx, partition != NULL, "%s: partition is NULL", call);
+    SPOPS_TRY(spops_plan_check(ctx, call, "partition", partition));
     SPOPS_TRY(spops_partition_read_stride(ctx, call, partition, stride, log2));
     SPOPS_TRY(spops_check_count(ctx, call, "num_rows", num_rows));
     SPOPS_TRY(spops_check_indices(ctx, call, "rows", rows, num_rows));

@@ -6,14 +6,23 @@
 #include "coords/coords.h"
 #include "spops/partition.h"
 
+enum { SPOPS_PARTITION_CELL_LOG2 = 16 }; // the largest
+
 struct spops_partition {
-    spops_context *ctx; // whose host memory it has
+    spops_plan base; // what follows is in the context's host memory
     int32_t num_chunks, num_ranks, rank, cell_log2;
     spops_coords_order order;
     spops_key_layout cells; // columns of cells: voxels of the finest level >> cell_log2
-    uint64_t cuts[1];       // [num_chunks] the first code of each chunk; cuts[0] is 0
-    // After them first_chunk [num_ranks + 1] and chunk_weights [num_chunks].
+    uint64_t *cuts;         // [num_chunks] the first code of each chunk; cuts[0] is 0
+    int64_t *chunk_weights; // [num_chunks]
+    int32_t *first_chunk;   // [num_ranks + 1]
 };
+
+// A handle with arrays, all zero; NULL without memory. Then, once all else is there, its fields.
+spops_partition *spops_partition_new(spops_context *ctx, int32_t num_chunks, int32_t num_ranks);
+void spops_partition_put_fields(spops_partition *p);
+
+extern const spops_plan_file spops_partition_file; // partition_file.c
 
 // A level's strides, checked: their logarithms. stride NULL: 1.
 spops_status spops_partition_read_stride(spops_context *ctx, const char *call,
@@ -25,8 +34,6 @@ int32_t spops_partition_chunk(const spops_partition *p, const int32_t *cell);
 
 // The rank that owns a chunk.
 int32_t spops_partition_owner(const spops_partition *p, int32_t chunk);
-
-const int32_t *spops_partition_first_chunk(const spops_partition *p);
 
 // The rows of a set on this host, [num_rows][1 + dims]; to be freed with spops_host_free. Waits.
 spops_status spops_coords_read_rows(spops_context *ctx, const spops_coords *coords,

@@ -165,14 +165,20 @@ static spops_status read_sparseconv(spops_context *ctx, const char *call, spops_
     return spops_tapconv_check_tile(ctx, call, conv);
 }
 
+// Whether a side has an order, which contents bring. An order of no rows is NULL.
+static bool has_order(const spops_kernel_map *map, const spops_map_side *side, int32_t contents)
+{
+    return side->order != NULL || (side->max_rows == 0 && (map->contents & contents) == contents);
+}
+
 // What the map is, as fields. A submanifold has both sides in one table where it has REVERSE.
 static void put_map(const spops_kernel_map *map, spops_relation *r, int64_t fields[NUM_FIELDS])
 {
     map->base.ops->relation(&map->base, r);
     spops_tapconv_put_relation(r, r->symmetric && r->sides[SPOPS_SIDE_SOURCE].table != NULL,
                                fields);
-    fields[OUT_ORDER] = map->arrays.out.order != NULL;
-    fields[IN_ORDER] = map->arrays.in.order != NULL;
+    fields[OUT_ORDER] = has_order(map, &map->arrays.out, SPOPS_MAP_ORDER);
+    fields[IN_ORDER] = has_order(map, &map->arrays.in, SPOPS_MAP_ORDER | SPOPS_MAP_REVERSE);
 }
 
 static spops_status bind_sparseconv(spops_context *ctx, const char *call, spops_plan *base)

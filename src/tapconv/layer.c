@@ -5,20 +5,26 @@
 
 #include "core/backend.h"
 
+spops_status spops_layer_check_activation(spops_context *ctx, const char *call,
+                                          spops_activation activation, float slope)
+{
+    SPOPS_REQUIRE(ctx,
+                  activation >= SPOPS_ACTIVATION_NONE && activation <= SPOPS_ACTIVATION_SIGMOID,
+                  "%s: layer->activation is %d, expected 0 to %d", call, (int)activation,
+                  (int)SPOPS_ACTIVATION_SIGMOID);
+    SPOPS_REQUIRE(ctx, isfinite(slope),
+                  "%s: layer->activation_slope is %g, expected a finite number", call,
+                  (double)slope);
+    return SPOPS_STATUS_OK;
+}
+
 spops_status spops_layer_read_any(spops_context *ctx, const char *call,
                                   const spops_conv_layer *given, spops_conv_layer *layer)
 {
     SPOPS_TRY(spops_read_options(ctx, call, given, layer, sizeof *layer));
     SPOPS_REQUIRE(ctx, layer->groups >= 0, "%s: layer->groups is %d, expected 0 or more", call,
                   (int)layer->groups);
-    SPOPS_REQUIRE(ctx,
-                  layer->activation >= SPOPS_ACTIVATION_NONE &&
-                      layer->activation <= SPOPS_ACTIVATION_SIGMOID,
-                  "%s: layer->activation is %d, expected 0 to %d", call, (int)layer->activation,
-                  (int)SPOPS_ACTIVATION_SIGMOID);
-    SPOPS_REQUIRE(ctx, isfinite(layer->activation_slope),
-                  "%s: layer->activation_slope is %g, expected a finite number", call,
-                  (double)layer->activation_slope);
+    SPOPS_TRY(spops_layer_check_activation(ctx, call, layer->activation, layer->activation_slope));
     SPOPS_REQUIRE(ctx, layer->math == SPOPS_MATH_EXACT || layer->math == SPOPS_MATH_TF32,
                   "%s: layer->math is %d, expected 0 or 1", call, (int)layer->math);
     SPOPS_TRY(

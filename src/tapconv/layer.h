@@ -13,6 +13,10 @@ typedef struct spops_layer_shape {
     int32_t groups;
 } spops_layer_shape;
 
+// The kind is one, and the slope a number.
+spops_status spops_layer_check_activation(spops_context *ctx, const char *call,
+                                          spops_activation activation, float slope);
+
 // Options of a layer; groups 0 become 1. spops_layer_read is for convolutions: it refuses what linear
 // layers alone have.
 spops_status spops_layer_read_any(spops_context *ctx, const char *call,

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tapconv/quantized_layer.h"
 
-#include <math.h>
-
 #include "call/call_check.h"
+#include "tapconv/layer.h"
 
 #define MAX_IN_CHANNELS ((int64_t)1 << 30)
 
@@ -13,16 +12,8 @@ spops_status spops_quantized_layer_read(spops_context *ctx, const char *call,
 {
     SPOPS_REQUIRE(NULL, ctx != NULL, "%s: ctx is NULL", call);
     SPOPS_TRY(spops_read_options(ctx, call, given, layer, sizeof *layer));
-    SPOPS_REQUIRE(ctx,
-                  layer->activation >= SPOPS_ACTIVATION_NONE &&
-                      layer->activation <= SPOPS_ACTIVATION_SIGMOID,
-                  "%s: layer->activation is %d, expected 0 to %d", call, (int)layer->activation,
-                  (int)SPOPS_ACTIVATION_SIGMOID);
-    SPOPS_REQUIRE(ctx, isfinite(layer->activation_slope),
-                  "%s: layer->activation_slope is %g, expected a finite number", call,
-                  (double)layer->activation_slope);
-    SPOPS_TRY(spops_check_flag(ctx, call, "layer->fast_sums", layer->fast_sums));
-    return SPOPS_STATUS_OK;
+    SPOPS_TRY(spops_layer_check_activation(ctx, call, layer->activation, layer->activation_slope));
+    return spops_check_flag(ctx, call, "layer->fast_sums", layer->fast_sums);
 }
 
 spops_status spops_quantized_layer_check(spops_context *ctx, const char *call, int64_t taps,

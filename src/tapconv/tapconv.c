@@ -479,6 +479,11 @@ static spops_status run_pass(spops_context *ctx, const spops_tapconv *conv, cons
 {
     const bool reversed = p->pass == SPOPS_PASS_GRAD_X, tf32 = p->math == SPOPS_MATH_TF32;
 
+    // Of no pairs, whose arrays are NULL, nothing is launched.
+    if (p->pass == SPOPS_PASS_GRAD_W && conv->relation.max_terms == 0)
+        return ctx->backend->fill_zero(
+            ctx, p->w.data,
+            spops_mul_bytes((size_t)p->w.rows * (size_t)p->w.cols, spops_dtype_bytes(p->w.dtype)));
     if (by.dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM && p->pass == SPOPS_PASS_GRAD_W) {
         spops_igemm_wgrad_args args = wgrad_args_of(conv, p);
         args.scratch = scratch;

@@ -92,14 +92,16 @@ static bool has_word(const char *words, const char *word)
 
 Test(tensorrt, creators)
 {
-    int32_t num;
+    int32_t num, num_creators = 0;
     const spops_operator *const *ops = spops_operators(&num);
 
     if (!load()) return;
-    cr_assert_eq(drive.num_creators, num);
-    for (int32_t i = 0; i < num; ++i) {
+    for (int32_t i = 0; i < num; ++i) { // operators whose handles an engine cannot hold have none
         const char *fields = "", *name = NULL;
-        for (int32_t k = 0; k < num && (name == NULL || strcmp(name, ops[i]->name) != 0); ++k)
+        if (ops[i]->needs_handles != 0) continue;
+        ++num_creators;
+        for (int32_t k = 0;
+             k < drive.num_creators && (name == NULL || strcmp(name, ops[i]->name) != 0); ++k)
             name = drive.creator(k, &fields);
         cr_assert(name != NULL && strcmp(name, ops[i]->name) == 0, "%s has no creator",
                   ops[i]->name);
@@ -113,6 +115,7 @@ Test(tensorrt, creators)
             cr_expect(has_word(fields, word), "%s has no field %s", name, word);
         }
     }
+    cr_assert_eq(drive.num_creators, num_creators);
 }
 
 Test(tensorrt, refusals)
@@ -814,6 +817,7 @@ ParameterizedTest(struct backend_param *param, tensorrt, operators, .timeout = 6
         for (int32_t i = 0; i < num; ++i) {
             bool is_done = false;
             spops_value ret;
+            if (ops[i]->needs_handles != 0) continue;
             for (int draw = 0; draw < DRAWS && !is_done; ++draw) {
                 test_rng rng = drawn_call_rng(ops[i], 12000 + draw);
                 if (drawn_call_find(&t->c, &t->d, ops[i], &rng, TRIES, &ret) == 0) break;

@@ -39,7 +39,10 @@ typedef enum kind {
     POINT_PYRAMID,
     POINTCONV,
     PATCHES,
-    BUCKETS
+    BUCKETS,
+    PARTITION,
+    HALO,
+    CHUNK_SUMS
 } kind;
 
 typedef struct object {
@@ -58,6 +61,7 @@ typedef struct world {
     int num_blocks;
     void *kept[MOST_OBJECTS]; // blocks that plans live in
     int num_kept;
+    spops_comm *comm;    // of one rank, for operators that take one; made when it is first wanted
     spops_reduce reduce; // the last that was registered, by either context
 } world;
 
@@ -284,6 +288,9 @@ static void destroy(const object *o)
     case POINTCONV: spops_pointconv_destroy(o->ptr); break;
     case PATCHES: spops_patches_destroy(o->ptr); break;
     case BUCKETS: spops_buckets_destroy(o->ptr); break;
+    case PARTITION: spops_partition_destroy(o->ptr); break;
+    case HALO: spops_halo_destroy(o->ptr); break;
+    case CHUNK_SUMS: spops_chunk_sums_destroy(o->ptr); break;
     }
 }
 
@@ -480,10 +487,10 @@ static void reserve_segments(world *w)
 // empty.
 static void attach_plan(world *w)
 {
-    static const kind kinds[] = {SEGMENTS, BEV_PLAN,    KERNEL_MAP,   COORDS,        VOXELS,
-                                 DEVOXELS, TRIPLETS,    SPARSECONV,   POINTCONV,     POOL,
-                                 PYRAMID,  NEIGHBORS,   NEAREST,      INTERPOLATION, PATCHES,
-                                 BUCKETS,  POINT_LEVEL, POINT_PYRAMID};
+    static const kind kinds[] = {
+        SEGMENTS,   BEV_PLAN,  KERNEL_MAP,  COORDS,        VOXELS,    DEVOXELS, TRIPLETS,
+        SPARSECONV, POINTCONV, POOL,        PYRAMID,       NEIGHBORS, NEAREST,  INTERPOLATION,
+        PATCHES,    BUCKETS,   POINT_LEVEL, POINT_PYRAMID, PARTITION, HALO,     CHUNK_SUMS};
     const object *o = &w->objects[w->num_objects > 0 ? pick(w, 256) % (uint32_t)w->num_objects : 0];
     const spops_plan *plan = w->num_objects > 0 && !rarely(w) ? o->ptr : NULL;
     int64_t ints[MOST_INTS];
@@ -1406,16 +1413,6 @@ static void normalise(world *w)
     case 3: CALL(w, spops_layernorm_execute(w->ctx, x, a, b, &o, out)); break;
     case 4: CALL(w, spops_rmsnorm_execute(w->ctx, x, a, &o, out)); break;
     case 5: CALL(w, spops_rmsnorm_execute_backward(w->ctx, g, x, a, &o, out, gg)); break;
-    case 6: CALL(w, spops_batchnorm_sums_execute(w->ctx, g, x, a, b, p, q, &o, gg, gb)); break;
-    case 7:
-        CALL(w, spops_batchnorm_gradient_execute(w->ctx, g, x, a, b, p, q, gg, gb, count_of(w, n),
-                                                 &o, out));
-        break;
-    case 8: {
-        const spops_matrix parts = matrix(w, 1, 2 * cols, rarely(w) ? t : SPOPS_DTYPE_F32);
-        CALL(w, spops_batchnorm_merge_execute(w->ctx, one_int(w, n), parts, &o, a, b, p, q));
-        break;
-    }
     default: CALL(w, spops_layernorm_execute_backward(w->ctx, g, x, a, b, &o, out, gg, gb));
     }
 }
@@ -2140,6 +2137,22 @@ static spops_value plan_value(world *w, const spops_operator_argument *a)
     return v;
 }
 
+static spops_comm *comm_of(world *w)
+{
+    spops_comm_group *group = NULL;
+    if (w->comm == NULL && spops_comm_group_create(1, &group) == SPOPS_STATUS_OK) {
+        (void)CALL(w, spops_comm_create_threads(w->ctx, group, 0, NULL, &w->comm));
+        spops_comm_group_destroy(group);
+    }
+    return rarely(w) ? NULL : w->comm;
+}
+
+static spops_value comm_value(world *w)
+{
+    const spops_value v = {SPOPS_VALUE_POINTER, 0, {.p = comm_of(w)}};
+    return v;
+}
+
 static spops_value attribute_value(world *w, const spops_operator_argument *a)
 {
     spops_value v = {SPOPS_VALUE_FLOAT, 0, {.f = 0.5}};
@@ -2165,8 +2178,9 @@ static void call_operator(world *w)
         plans += is_plan;
         values[n++] = (a->is_optional && pick(w, 2)) || (is_plan && i >= op->num_inputs)
                           ? (spops_value){0, 0, {0}}
-                      : is_plan ? plan_value(w, a)
-                                : tensor_value(w, a);
+                      : is_plan                        ? plan_value(w, a)
+                      : a->kind == SPOPS_ARGUMENT_COMM ? comm_value(w)
+                                                       : tensor_value(w, a);
     }
     for (int i = 0; i < plans; ++i)
         values[n++] = (spops_value){0, 0, {0}};
@@ -2336,7 +2350,8 @@ static void use_comm(world *w)
                           matrix(w, 1, width < MOST_BYTES ? width : 3, SPOPS_DTYPE_F32)));
         (void)CALL(w, spops_comm_wait_sync(w->ctx, comm));
         (void)CALL(w, spops_comm_agree_sync(w->ctx, comm, said[pick(w, 4)]));
-        FUZZ_REQUIRE(spops_comm_rank(comm) == 0 && spops_comm_num_ranks(comm) == num_ranks, "rank");
+        FUZZ_REQUIRE(spops_comm_rank(comm) == rank && spops_comm_num_ranks(comm) == num_ranks,
+                     "rank");
     }
     const int is_first = (int)pick(w, 2);
     if (is_first) spops_comm_group_destroy(group);
@@ -2344,21 +2359,18 @@ static void use_comm(world *w)
     if (!is_first) spops_comm_group_destroy(group);
 }
 
-// A partition, a halo and sums of one rank.
-static void use_ranks(world *w)
+// A partition, a halo and sums of one rank, by options that no row has as they are; then operators take
+// them.
+static void make_ranks(world *w)
 {
     spops_partition_options o = spops_partition_options_default();
     spops_halo_options h = spops_halo_options_default();
-    spops_halo_info info = spops_halo_info_default();
-    spops_partition_info cut = spops_partition_info_default();
-    spops_comm_group *group = NULL;
-    spops_comm *comm = NULL;
     spops_partition *partition = NULL;
     spops_halo *halo = NULL;
     spops_chunk_sums *sums = NULL;
-    spops_coords_box box;
+    spops_comm *comm = comm_of(w);
     const spops_coords *coords = any_coords(w);
-    int32_t strides[4], reach[4], rows[5 * 4], chunks[4], first[2] = {0, 3};
+    int32_t strides[4], reach[4], first[2] = {0, 3};
 
     o.num_chunks = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 5);
     o.cell_log2 = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 5);
@@ -2369,39 +2381,29 @@ static void use_ranks(world *w)
         strides[i] = rarely(w) ? hostile_i32(w) : 1 << pick(w, 3);
         reach[i] = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 3);
     }
-    for (int i = 0; i < 20; ++i)
-        rows[i] = rarely(w) ? hostile_i32(w) : (int32_t)pick(w, 9) - 4;
-    if (spops_comm_group_create(1, &group) != SPOPS_STATUS_OK) return;
-    (void)CALL(w, spops_comm_create_threads(w->ctx, group, 0, NULL, &comm));
-    (void)CALL(w, spops_partition_create(w->ctx, rarely(w) ? NULL : comm, coords, &o, &partition));
-    if (partition != NULL || rarely(w)) {
-        (void)CALL(w, spops_partition_get_info(w->ctx, partition, &cut));
-        (void)CALL(w, spops_partition_get_box(w->ctx, partition, strides, &box));
-        (void)CALL(
-            w, spops_partition_find_chunks(w->ctx, partition, strides, pick(w, 5), rows, chunks));
-        h.stride = pick(w, 2) ? strides : NULL;
-        h.reach = pick(w, 2) ? reach : NULL;
-        h.max_cols = count_of(w, pick(w, 9));
-        (void)CALL(w, spops_halo_create(w->ctx, comm, partition, coords, &h, &halo));
-        (void)CALL(
-            w, spops_chunk_sums_create(w->ctx, comm, partition, count_of(w, pick(w, 9)), &sums));
+    if (CALL(w, spops_partition_create(w->ctx, comm, coords, &o, &partition)))
+        keep(w, PARTITION, partition);
+    if (rarely(w)) save_and_load(w, SPOPS_PLAN_PARTITION, PARTITION, partition, NULL, 0);
+    h.stride = pick(w, 2) ? strides : NULL;
+    h.reach = pick(w, 2) ? reach : NULL;
+    h.max_cols = count_of(w, pick(w, 9));
+    spoil_size(w, &h.struct_size);
+    if (CALL(w, spops_halo_create(w->ctx, comm, partition, coords, &h, &halo))) keep(w, HALO, halo);
+    if (CALL(w, spops_chunk_sums_create(w->ctx, comm, partition, count_of(w, pick(w, 9)), &sums)))
+        keep(w, CHUNK_SUMS, sums);
+    if (halo == NULL) return;
+    const spops_plan *plan = (const spops_plan *)halo;
+    int64_t fields[2] = {0, 0};
+    (void)spops_plan_get_fields(plan, fields, 2); // owned rows and ghosts
+    const spops_matrix out = matrix(w, fields[0] + fields[1], cols_of(w), any_dtype(w));
+    spops_matrix x = out;
+    x.rows = rarely(w) ? hostile_i32(w) : fields[0];
+    (void)CALL(w, spops_halo_begin(w->ctx, halo, x, out));
+    (void)CALL(w, spops_halo_end(w->ctx, halo));
+    if (rarely(w)) { // plans outlive it, and say so
+        spops_comm_destroy(w->comm);
+        w->comm = NULL;
     }
-    if (halo != NULL && CALL(w, spops_halo_get_info(w->ctx, halo, &info))) {
-        const spops_matrix x = matrix(w, info.num_owned, cols_of(w), any_dtype(w));
-        (void)CALL(w, spops_halo_execute(w->ctx, halo, x));
-        (void)CALL(w, spops_halo_begin(w->ctx, halo, x));
-        (void)CALL(w, spops_halo_end(w->ctx, halo));
-    }
-    if (sums != NULL) {
-        const int64_t n = pick(w, 9);
-        const spops_matrix partials = matrix(w, cut.num_chunks, n, SPOPS_DTYPE_F32);
-        (void)CALL(w, spops_chunk_sums_execute(w->ctx, sums, partials, vector(w, n)));
-    }
-    spops_chunk_sums_destroy(sums);
-    spops_halo_destroy(halo);
-    spops_partition_destroy(partition);
-    spops_comm_destroy(comm);
-    spops_comm_group_destroy(group);
 }
 
 // ---- The table ----------------------------------------------------------------------------------
@@ -2416,7 +2418,7 @@ static void (*const calls[])(world *w) = {
     make_nearest,       make_pointconv,   convolve_points, make_point_level, make_interpolation,
     make_point_pyramid, make_patches,     attend,          make_buckets,     pool_buckets,
     multiply_rows,      convert_rows,     call_operator,   call_operator,    normalise_samples,
-    activate,           load_model,       use_comm,        use_ranks,
+    activate,           load_model,       use_comm,        make_ranks,
 };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
@@ -2427,13 +2429,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     w.input = (fuzz_input){data, bytes, 0};
     for (int i = 0; i < NUM_CONTEXTS; ++i)
         w.contexts[i] = fuzz_context_create(&w.memory[i], 1);
-    for (int i = 0; i < MOST_CALLS && w.input.at < bytes && w.num_objects < MOST_OBJECTS - 1; ++i) {
+    for (int i = 0; i < MOST_CALLS && w.input.at < bytes && w.num_objects < MOST_OBJECTS - 4; ++i) {
         w.ctx = w.contexts[pick(&w, 8) == 1];
         calls[pick(&w, (uint32_t)(sizeof calls / sizeof *calls))](&w);
         for (int b = 0; b < w.num_blocks; ++b)
             free(w.blocks[b]);
         w.num_blocks = 0;
     }
+    spops_comm_destroy(w.comm);
     while (w.num_objects > 0)
         destroy(&w.objects[--w.num_objects]);
     for (int i = 0; i < NUM_CONTEXTS; ++i)

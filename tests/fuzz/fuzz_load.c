@@ -39,6 +39,21 @@ static void load(const uint8_t *data, size_t bytes)
     check_cost(&memory, before, bytes);
     if (plan != NULL) fuzz_run_bev_plan(ctx, plan);
     spops_bev_plan_destroy(plan);
+    spops_partition *partition = NULL;
+    before = memory.most = memory.used;
+    status = saved_get(ctx, SPOPS_PLAN_PARTITION, data, bytes, &partition);
+    check_status(ctx, status, partition);
+    check_cost(&memory, before, bytes);
+    if (partition != NULL) {
+        static const int32_t rows[2][5] = {{0, 0, 0, 0, 0}, {1, INT32_MIN, INT32_MAX, -1, 7}};
+        int32_t chunks[2];
+        spops_coords_box box;
+        FUZZ_REQUIRE(spops_partition_get_box(ctx, partition, NULL, &box) == SPOPS_STATUS_OK &&
+                         spops_partition_find_chunks(ctx, partition, NULL, 2, rows[0], chunks) ==
+                             SPOPS_STATUS_OK,
+                     "%s", spops_last_error(ctx));
+    }
+    spops_partition_destroy(partition);
     fuzz_context_destroy(ctx, &memory);
 }
 

@@ -175,6 +175,26 @@ static void put_segments(spops_context *ctx)
     }
 }
 
+static void put_partition(spops_context *ctx)
+{
+    static const int32_t rows[4][4] = {{0, -9, 1, 1}, {0, 40, 1, 1}, {1, 1, 80, 1}, {1, 1, 1, 2}};
+    spops_partition_options options = spops_partition_options_default();
+    spops_partition *partition = NULL;
+    spops_coords *coords = NULL;
+    size_t bytes;
+
+    options.num_chunks = 3;
+    FUZZ_REQUIRE(spops_coords_create(ctx, 3, 4, rows[0], NULL, &coords) == SPOPS_STATUS_OK &&
+                     spops_partition_create(ctx, NULL, coords, &options, &partition) ==
+                         SPOPS_STATUS_OK &&
+                     saved_put(ctx, partition, bytes_out.data, sizeof bytes_out.data, &bytes) ==
+                         SPOPS_STATUS_OK,
+                 "%s", spops_last_error(ctx));
+    put_file("load", "partition", bytes_out.data, bytes);
+    spops_partition_destroy(partition);
+    spops_coords_destroy(coords);
+}
+
 static void put_rigs(const char *shipped)
 {
     static const char small[] =
@@ -379,6 +399,7 @@ int main(int argc, char **argv)
         spops_bev_plan_destroy(plan);
     }
     put_segments(ctx);
+    put_partition(ctx);
     put_maps(ctx);
     put_coords();
     put_calls();

@@ -305,6 +305,12 @@ examples)
     # Every network says what its parts took, in one format.
     python3 -B "$source_dir/bench/networks.py" "$work/examples" --small --output "$work/networks.jsonl"
     [ "$(grep -o '"network": "[a-z0-9_]*".*"part": "whole"' "$work/networks.jsonl" | cut -d'"' -f4 | sort -u | wc -l)" -ge 4 ]
+    # Ranks of one set and of sets that grow with them.
+    python3 -B "$source_dir/bench/scaling.py" "$work/examples/ranks" --weak 3000 --strong 5000 --levels 3 --width 0.125 \
+        --dtype f32 --launches 1 --output "$work/ranks.jsonl" | tee "$work/scaling.log"
+    grep -Eq '^[|] weak [|] 2 [|] .*efficiency [0-9]' "$work/scaling.log"
+    grep -Eq '^[|] strong [|] 2 [|] .*[0-9] times as fast' "$work/scaling.log"
+    [ "$(grep -c '"case": "halos"' "$work/ranks.jsonl")" = 4 ]
     ;;
 *)
     echo "unknown step $step"

@@ -280,6 +280,18 @@ static int draw_dtype(uint32_t set, test_rng *rng)
     return dtype;
 }
 
+// A communicator of one rank, which meets nobody but itself.
+static void draw_comm(drawn_call *c, test_device *d, int index)
+{
+    spops_comm_group *group = NULL;
+
+    test_expect_ok(NULL, spops_comm_group_create(1, &group), "comm_group_create");
+    test_expect_ok(d->ctx, spops_comm_create_threads(d->ctx, group, 0, NULL, &c->comm),
+                   "comm_create_threads");
+    spops_comm_group_destroy(group);
+    c->values[index] = (spops_value){SPOPS_VALUE_POINTER, 0, {.p = c->comm}};
+}
+
 static bool draw(drawn_call *c, test_device *d, const spops_operator *op, test_rng *rng, int depth)
 {
     const spops_row *row = spops_row_of((spops_operator_id)op->index);
@@ -324,6 +336,10 @@ static bool draw(drawn_call *c, test_device *d, const spops_operator *op, test_r
         int64_t rows, cols;
         if (arg->is_plan) continue;
         if (arg->is_optional && test_rng_below(rng, 2) == 0) continue;
+        if (arg->is_comm) {
+            draw_comm(c, d, i);
+            continue;
+        }
         if (arg->needs >= 0 && c->values[arg->needs].type == SPOPS_VALUE_NONE) continue;
         for (int v = 0; v < row->num_variables; ++v)
             if ((arg->variables & 1u << v) != 0) set |= 1u << variables[v];
@@ -374,6 +390,8 @@ void drawn_call_free(drawn_call *c)
     }
     while (c->num_plans > 0)
         spops_plan_destroy(c->plans[--c->num_plans]);
+    spops_comm_destroy(c->comm);
+    c->comm = NULL;
     while (c->num_made > 0) {
         drawn_call *maker = c->made[--c->num_made].maker;
         drawn_call_free(maker);

@@ -7,10 +7,11 @@
 
 #include "call/rows.h"
 #include "spops/call.h"
+#include "spops/comm.h"
 #include "tests/support/launch.h"
 #include "tests/support/random.h"
 
-enum { DRAWN_MAX_VALUES = 96, DRAWN_MAX_PLANS = 24 };
+enum { DRAWN_MAX_VALUES = 96, DRAWN_MAX_PLANS = 48 };
 
 typedef struct drawn_tensor {
     unsigned char *memory; // where the backend runs, with room around the elements
@@ -38,6 +39,7 @@ struct drawn_call {
     int32_t num_plans;
     drawn_plan made[DRAWN_MAX_PLANS];
     int32_t num_made;
+    spops_comm *comm; // of one rank, where it takes one; NULL
     int64_t slots[SPOPS_ROW_MAX_SLOTS];
 };
 

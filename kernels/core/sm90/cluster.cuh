@@ -17,13 +17,13 @@ __device__ __forceinline__ uint32_t cluster_address(uint32_t address, int rank)
     return there;
 }
 
-// 16 bytes, and so many on the barrier; both in one block, by addresses of the cluster.
+// 16 bytes, and so many on the barrier; both in one block, by addresses of the cluster. As numbers of f32: as
+// words the compiler would keep sums as words, and move them while products that make them run.
 __device__ __forceinline__ void cluster_store(uint32_t to, float4 v, uint32_t barrier)
 {
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 "
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
                  "[%0], {%1, %2, %3, %4}, [%5];" ::"r"(to),
-                 "r"(__float_as_int(v.x)), "r"(__float_as_int(v.y)), "r"(__float_as_int(v.z)),
-                 "r"(__float_as_int(v.w)), "r"(barrier)
+                 "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(barrier)
                  : "memory");
 }
 

@@ -127,6 +127,14 @@ template <int PENDING> __device__ __forceinline__ void wgmma_wait()
     asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
 }
 
+// After a wait: the compiler may neither read sums before it nor keep them in other registers across it.
+template <int N> __device__ __forceinline__ void pin_registers(float (&sum)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; ++i)
+        asm volatile("" : "+f"(sum[i])::"memory");
+}
+
 enum operand { ALONG_K = 0, ACROSS_K = 1 };
 
 #define SPOPS_ACC_8(d, i)                                                                          \

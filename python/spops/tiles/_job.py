@@ -4,7 +4,7 @@
     out/job.json            what the job is; another one is refused
     out/cut/F/I_J.bin       points of file F in cell (I, J), as they are stored
     out/cut/F/done
-    out/parts/I_J.npz       labels of a tile's core
+    out/parts/I_J.npz       labels of a tile's core: files, how many points of each, their indices, in that order
     out/tries/I_J           how often a tile was begun
     out/NAME.laz            copies of the files, with labels
 """
@@ -196,7 +196,9 @@ class Job:
         if len(labels) != len(tile):
             raise ValueError(f"tile {tile.key}: {len(labels)} labels for {len(tile)} points")
         more = {} if logits is None or not self.keep_logits else dict(logits=logits[core])
-        _write(self._part(tile.key), lambda f: np.savez(f, source=tile.source[core], index=tile.index[core], labels=labels[core].astype(np.uint8), **more))
+        files, counts = np.unique(tile.source[core], return_counts=True)  # points of a tile lie by file
+        index = tile.index[core].astype(np.uint32)
+        _write(self._part(tile.key), lambda f: np.savez(f, files=files, counts=counts, index=index, labels=labels[core].astype(np.uint8), **more))
 
     def label(self, key: Key, function: Callable[[Tile], tuple], tile: Tile | None = None) -> int:
         """Label a tile that is not yet; function: Tile -> labels [N], and logits [N, C] or None. Returns points of the core."""
@@ -233,7 +235,9 @@ class Job:
         labels, logits, missing = np.zeros(self.files[file].num_points, np.uint8), None, self.files[file].num_points
         for key in self.tiles_of(file):
             with np.load(self._part(key)) as part:
-                own = part["source"] == file
+                before = part["files"] < file
+                begin, num = int(part["counts"][before].sum()), int(part["counts"][part["files"] == file].sum())
+                own = slice(begin, begin + num)
                 index = part["index"][own]
                 labels[index] = part["labels"][own]
                 missing -= len(index)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
 import shlex
 import sys
 import time
@@ -88,6 +89,11 @@ def _tried(function: Callable, part: int, retries: int) -> tuple[int, str]:
     return 0, error
 
 
+def _with_one_thread() -> None:
+    """A process beside others: LAZ would be read and written by as many threads as there are cores, in each."""
+    os.environ.setdefault("RAYON_NUM_THREADS", "1")
+
+
 def _files_here(name: str, parts: list[int], function: Callable, retries: int, show: bool, failed: dict, workers: int) -> None:
     """A pass over files, in processes where there are several."""
     progress = Progress(name, len(parts), show)
@@ -101,7 +107,7 @@ def _files_here(name: str, parts: list[int], function: Callable, retries: int, s
         for part in parts:
             done(part, *_tried(function, part, retries))
         return
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _with_one_thread) as pool:
         running = {pool.submit(_tried, function, part, retries): part for part in parts}
         for future in as_completed(running):
             done(running[future], *future.result())
