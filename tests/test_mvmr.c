@@ -901,7 +901,7 @@ static void apart_columns(apart_case *c, int plan, int64_t cols, test_rng *rng)
     guarded_destroy(&c->w), guarded_destroy(&c->y);
 }
 
-Test(mvmr, same_bits_wherever_summed, .timeout = 300)
+Test(mvmr, same_bits_wherever_summed)
 {
     static const int64_t columns[] = {16, 33, 48, 128, 144, 272, 300};
     spops_context_options options = spops_context_options_default();

@@ -221,20 +221,29 @@ static spops_plan *draw_plan_by(drawn_call *c, test_device *d, const spops_opera
     return NULL;
 }
 
-// A plan of a kind, made by any operator that makes them, with what it stands on; it joins c's.
+static bool makes(const spops_operator *op, int32_t kind)
+{
+    const spops_row *row = spops_row_of((spops_operator_id)op->index);
+    const spops_row_arg *last = &row->args[row->num_args - 1];
+    return row->num_args > 0 && last->is_output && last->plan_kind == kind;
+}
+
+// A plan of a kind, made by any operator that makes them, with what it stands on; it joins c's. Of ranks
+// (of a halo, say) only where nothing else makes them: such makers stand on many plans that must fit.
 static spops_plan *draw_plan(drawn_call *c, test_device *d, int32_t kind, test_rng *rng, int depth)
 {
     int32_t num;
     const spops_operator *const *ops = spops_operators(&num);
+    bool of_ranks = true;
 
+    for (int32_t i = 0; i < num; ++i)
+        if (makes(ops[i], kind) && ops[i]->needs_handles == 0) of_ranks = false;
     for (int tries = 0; tries < 12 && depth < MAX_DEPTH; ++tries) {
         const int32_t from = (int32_t)test_rng_below(rng, num);
         for (int32_t i = 0; i < num; ++i) {
             const spops_operator *op = ops[(from + i) % num];
-            const spops_row *row = spops_row_of((spops_operator_id)op->index);
-            const spops_row_arg *last = &row->args[row->num_args - 1];
             spops_plan *made;
-            if (row->num_args == 0 || !last->is_output || last->plan_kind != kind) continue;
+            if (!makes(op, kind) || (op->needs_handles != 0 && !of_ranks)) continue;
             made = draw_plan_by(c, d, op, rng, depth);
             if (made != NULL) return made;
             break;
