@@ -46,7 +46,7 @@ def test_cpu(device, tmp_path):
     text = run("cpu.py", scan, "--samples", 1, "--rig", tmp_path / "rig.json", "--output", output)
     works = [json.loads(line)["work"] for line in output.read_text().splitlines()]
     assert works[:2] == ["voxels of 400 points, means", "radius search, 400 points"]
-    assert works[-1] == "convolution 128 to 128, with its map"
+    assert works[-1].startswith("convolution") and works[-1].endswith("with its map")
     assert any(work.startswith("BEV pooling") for work in works) != ("SciPy is not installed" in text)
 
 

@@ -117,7 +117,8 @@ static int32_t *ints(world *w, int64_t n, int64_t high)
     return values;
 }
 
-// n + 1 offsets that ascend to total; now and then one does not.
+// n + 1 offsets that ascend to total; now and then one does not. The last is none of 2^31 - 1: a plan of so
+// many terms is valid, and takes seconds.
 static int32_t *ascending(world *w, int64_t n, int64_t total)
 {
     int32_t *values = block(w, ((size_t)n + 1) * sizeof *values);
@@ -128,6 +129,7 @@ static int32_t *ascending(world *w, int64_t n, int64_t total)
         if (at > total || i == n - 1) at = total;
     }
     if (rarely(w)) values[pick(w, 256) % (size_t)(n + 1)] = hostile_i32(w);
+    if (values[n] > MOST_BYTES) values[n] = -1;
     return rarely(w) ? NULL : values;
 }
 
