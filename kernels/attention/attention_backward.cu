@@ -31,9 +31,11 @@ struct backward_workspace {
 };
 
 // The switch of this branch: SPOPS_ATTENTION_FIVE=variant[,ways[,inner[,flags]]]. Variant 0: keys and queries
-// have a pass each; ways, inner, 0: as the patches are.
+// have a pass each, -1: as columns are; ways, inner, 0: as the patches are.
 struct five_switch {
-    int variant = 0, ways = 0, inner = 0, flags = 0;
+    int variant = -1, ways = 0, inner = 0, flags = 0;
+
+    int variant_of(int lines) const { return variant >= 0 ? variant : lines == 1 ? 2 : 1; }
 };
 
 five_switch read_switch()
@@ -47,7 +49,7 @@ five_switch read_switch()
 // Of 64 columns, of the rows of a pass for keys and queries; 0: there is none.
 int five_lines(const spops_context *ctx, const spops_attention_scratch_args &a)
 {
-    const bool taken = read_switch().variant > 0 && attention_case_of(ctx, &a).sm90 &&
+    const bool taken = read_switch().variant != 0 && attention_case_of(ctx, &a).sm90 &&
                        spops_dtype_bytes(a.dtype) == 2 && a.dim % 8 == 0 && a.dim > 32 &&
                        a.dim <= 128 && a.patches->max_queries > 0 && a.patches->max_keys > 0;
     return !taken ? 0 : a.dim <= 64 ? 1 : 2;
@@ -258,15 +260,17 @@ template <class T> struct backward_call {
         // fit the cache.
         const int64_t num = std::max<int64_t>(patches->max_patches, 1);
         const int64_t keys = patches->max_keys / num;
-        const int64_t sums = patches->max_queries / num * lines * 64 * 8;
+        const int64_t sums = patches->max_queries / num * lines * 64 * (int64_t)sizeof(float);
         p.ways = s.ways > 0 ? s.ways : keys <= 2048 ? 4 : 1;
-        p.inner = s.inner > 0 ? s.inner : sums * p.keys.heads <= 24 << 20 ? p.keys.heads : 1;
-        if (p.keys.heads % p.inner != 0) p.inner = 1;
+        p.inner = p.keys.heads;
+        while (p.inner > 1 && (p.inner * sums > 40 << 20 || p.keys.heads % p.inner != 0))
+            --p.inner;
+        if (s.inner > 0 && p.keys.heads % s.inner == 0) p.inner = s.inner;
         p.flags = s.flags;
 #ifdef SPOPS_SM90A
         if constexpr (sizeof(T) == 2) {
             SPOPS_TRY(launch_attention_backward_five<T>(
-                ctx, p, patches->max_k_tiles[SPOPS_PATCH_TILE_128], lines, s.variant));
+                ctx, p, patches->max_k_tiles[SPOPS_PATCH_TILE_128], lines, s.variant_of(lines)));
             attention_five_finish_params f = {};
             f.rows = patches->q_rows;
             f.num_entries = &patches->state->num_queries;
@@ -468,8 +472,8 @@ spops_status prepare(spops_context *ctx, const spops_attention_scratch_args *arg
             if (attention_kernel_of(tile) == SPOPS_ATTENTION_SM90) {
                 const int lines = five_lines(ctx, *args);
                 if (lines > 0)
-                    SPOPS_TRY(
-                        prepare_attention_backward_five<T>(ctx, lines, read_switch().variant));
+                    SPOPS_TRY(prepare_attention_backward_five<T>(ctx, lines,
+                                                                 read_switch().variant_of(lines)));
                 return prepare_attention_backward_sm90<T>(ctx, tile);
             }
 #endif

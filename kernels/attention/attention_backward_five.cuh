@@ -10,7 +10,7 @@ namespace spops
 {
 
 // For measurements alone; results are wrong with any.
-enum { ATTENTION_FIVE_NO_ORDER = 1, ATTENTION_FIVE_NO_SUMS = 2 };
+enum { ATTENTION_FIVE_NO_ORDER = 1, ATTENTION_FIVE_NO_SUMS = 2, ATTENTION_FIVE_NO_ROWS = 4 };
 
 struct attention_five_params {
     attention_backward_params keys; // of OWN_KEYS

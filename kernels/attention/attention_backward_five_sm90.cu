@@ -12,14 +12,14 @@ using namespace spops;
 template <class F> spops_status with_policy(spops_context *ctx, int lines, int variant, F f)
 {
     switch (lines * 10 + variant) {
-    case 24: return f(attention_five_policy<128, 3, 1, false, false, 24>());
-    case 22: return f(attention_five_policy<128, 3, 1, true, true, 24>());
+    case 24: return f(attention_five_policy<128, 3, 1, false, true, 40, false>());
     case 23: return f(attention_five_policy<128, 2, 2, false, true, 40>());
+    case 22: return f(attention_five_policy<128, 3, 1, true, true, 24>());
     case 21: return f(attention_five_policy<128, 3, 1, false, true, 40>());
-    case 14: return f(attention_five_policy<64, 2, 1, false, false, 24>());
-    case 13: return f(attention_five_policy<64, 3, 1, false, false, 40>());
+    case 14: return f(attention_five_policy<64, 2, 1, false, true, 40, false>());
+    case 13: return f(attention_five_policy<64, 3, 1, false, true, 40>());
     case 12: return f(attention_five_policy<64, 2, 1, false, true, 40>());
-    case 11: return f(attention_five_policy<64, 2, 1, false, false, 40>());
+    case 11: return f(attention_five_policy<64, 3, 1, false, false, 40>());
     default:
         return spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT, "SPOPS_ATTENTION_FIVE is %d",
                           variant);

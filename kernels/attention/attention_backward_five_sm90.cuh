@@ -108,10 +108,11 @@ __device__ __forceinline__ uint64_t moved(uint64_t descriptor, int bytes)
 // DIM columns (64, 128), STAGES stages of queries, SUM_BUFFERS places for sums of grad_q. OVERLAP: the
 // first products of a stage run behind the last of the one before, which takes registers. SHARED: ds is
 // a left factor of grad_k in shared memory too, which takes none. GATHER: registers of those that gather.
-template <int DIM_, int STAGES_, int SUM_BUFFERS_, bool OVERLAP_, bool SHARED_, int GATHER>
+template <int DIM_, int STAGES_, int SUM_BUFFERS_, bool OVERLAP_, bool SHARED_, int GATHER,
+          bool EACH_ = true>
 struct attention_five_policy {
     static constexpr int DIM = DIM_, STAGES = STAGES_, SUM_BUFFERS = SUM_BUFFERS_;
-    static constexpr bool OVERLAP = OVERLAP_, SHARED = SHARED_;
+    static constexpr bool OVERLAP = OVERLAP_, SHARED = SHARED_, EACH = EACH_;
     static constexpr int QUERIES = 8192 / DIM; // of a stage
     static constexpr int LINES = DIM / 64;     // of 64 columns, of a row
     static_assert(LINES == 1 || LINES == 2, "a warpgroup has one of two halves");
@@ -174,12 +175,13 @@ template <class P> struct attention_five_block {
     __device__ void init() const
     {
         stages().init(P::STAGES, 32 * P::gather_warps, 4 * P::groups);
-        scalars_ring().init(2, 1, 4 * P::groups); // those that are full are so with the stage
+        // Those that are full are so with the stage.
+        scalars_ring().init(2, 1, (P::EACH ? 128 : 4) * P::groups);
         owns().init(1, 32 * P::gather_warps, 4 * P::groups);
         slopes_ring().init(2, 4 * P::groups, 4 * P::groups);
         for (int group = 0; group < P::groups; ++group)
             sums_ring(group).init(P::SUM_BUFFERS, 4, 1);
-        items().init(2, 1, P::threads / 32);
+        items().init(2, 1, P::threads);
         barrier_init_done();
     }
 };
@@ -233,126 +235,152 @@ __device__ __forceinline__ attention_five_item load_item(uint32_t from)
     return {a, b.x, b.y, b.z};
 }
 
+// What to do next, after `count` items of the block. All lanes, so that each says what it has read.
 template <class P>
 __device__ __forceinline__ attention_five_item take_item(const attention_five_block<P> &block,
-                                                         ring_position<2> &slot, int lane)
+                                                         uint32_t count)
 {
-    barrier_wait(block.items().full(slot.at), slot.full_parity());
-    const attention_five_item item = load_item(block.item(slot.at));
-    release_slot(block.items().empty(slot.at), lane);
-    slot.advance();
+    const int slot = (int)(count % 2);
+    barrier_wait(block.items().full(slot), count / 2 % 2);
+    const attention_five_item item = load_item(block.item(slot));
+    barrier_arrive(block.items().empty(slot));
     return item;
 }
 
+// Takes the next item of all blocks, which follows `count` of this one.
 template <class P>
-__device__ __forceinline__ void publish_item(const attention_five_block<P> &block,
-                                             ring_position<2> &slot,
-                                             const attention_five_item &item, int lane)
+__device__ __forceinline__ void publish_item(const attention_five_params &p,
+                                             const attention_five_block<P> &block, uint32_t count,
+                                             int lane)
 {
+    const attention_five_list list = {p, *p.keys.num_tiles};
+    const int number = lane == 0 ? atomicAdd(p.taken, 1) : 0, slot = (int)(count % 2);
+    const attention_five_item item = list.find(__shfl_sync(~0u, number, 0));
     if (lane == 0) {
-        barrier_wait(block.items().empty(slot.at), slot.empty_parity());
-        store_shared4(block.item(slot.at), item.tile);
-        store_shared4(block.item(slot.at) + 16, make_int4(item.head, item.streamed, item.rank, 0));
-        barrier_arrive(block.items().full(slot.at));
+        barrier_wait(block.items().empty(slot), count / 2 % 2 ^ 1);
+        store_shared4(block.item(slot), item.tile);
+        store_shared4(block.item(slot) + 16, make_int4(item.head, item.streamed, item.rank, 0));
+        barrier_arrive(block.items().full(slot));
     }
     __syncwarp();
-    slot.advance();
 }
 
 // ---- Gathering ----------------------------------------------------------------------------------
 
-// A warp's share of a stage: rows [at, at + COUNT) of both kinds, of which `num` are there.
+// A warp's share of a stage: COUNT rows of both kinds, of which `num` are there.
 template <class P, int COUNT>
-__device__ __forceinline__ void attention_five_copy(const attention_backward_params &p, uint32_t to,
-                                                    int at, const int (&index)[COUNT / 32], int num,
-                                                    int head, int lane)
+__device__ __forceinline__ void
+attention_five_copy(const attention_backward_params &p, const unsigned char *first,
+                    const unsigned char *second, uint32_t to, const int (&index)[COUNT / 32],
+                    int num, int lane)
 {
-    constexpr int pieces = P::DIM / 8, rows = 32 / pieces; // of a round
-    const int piece = lane % pieces;
-    const bool inside = piece * 8 < p.dim;
-    const unsigned char *const from_first =
-        p.streamed_first.of_head(head) + (inside ? piece * 16 : 0);
-    const unsigned char *const from_second =
-        p.streamed_second.of_head(head) + (inside ? piece * 16 : 0);
+    constexpr int pieces = P::DIM / 8, rows = 32 / pieces; // rows: of a round
+    static_assert(rows < 8 && P::line == 128, "a round turns the pieces of all its rows alike");
+    static_assert(4 * rows % 8 == 0, "so do four rounds");
+    const int mine = lane / pieces;
+    const uint32_t place = attention_place<P, P::QUERIES>(mine, lane % pieces);
     const uint32_t first_row = (uint32_t)p.streamed_first.row;
     const uint32_t second_row = (uint32_t)p.streamed_second.row;
+    constexpr int at_once = 4;
 #pragma unroll
     for (int block = 0; block < COUNT / 32; ++block) {
-#pragma unroll 4
-        for (int i = 0; i < pieces; ++i) {
-            const int r = i * rows + lane / pieces;
-            const uint32_t row = (uint32_t)__shfl_sync(~0u, index[block], r);
-            const uint32_t place = to + attention_place<P, P::QUERIES>(at + block * 32 + r, piece);
-            const bool there = inside && block * 32 + r < num;
-            copy_async_if(place, from_first + (uint64_t)row * first_row, there);
-            copy_async_if(place + P::matrix_bytes, from_second + (uint64_t)row * second_row, there);
+#pragma unroll 1
+        for (int i = 0; i < pieces; i += at_once) {
+            uint32_t row[at_once];
+#pragma unroll
+            for (int j = 0; j < at_once; ++j)
+                row[j] = (uint32_t)__shfl_sync(~0u, index[block], (i + j) * rows + mine);
+#pragma unroll
+            for (int j = 0; j < at_once; ++j) {
+                const int line = block * 32 + i * rows + j * rows; // of the first row of a round
+                const uint32_t at = to + line * P::line + (place ^ j * rows % 8 * 16);
+                const bool there = line + mine < num;
+                copy_async_if(at, first + (uint64_t)row[j] * first_row, there);
+                copy_async_if(at + P::matrix_bytes, second + (uint64_t)row[j] * second_row, there);
+            }
         }
     }
 }
 
+// Row numbers of a warp's share, of which `num` are there.
+template <int COUNT>
+__device__ __forceinline__ void attention_five_ask(int (&index)[COUNT], const int *list, int num,
+                                                   int lane)
+{
+#pragma unroll
+    for (int i = 0; i < COUNT; ++i)
+        index[i] = lane + i * 32 < num ? __ldg(list + lane + i * 32) : 0;
+}
+
+// A warpgroup's keys.
+template <class P>
+__device__ __forceinline__ void
+attention_five_own(const attention_backward_params &p, const attention_five_block<P> &block,
+                   const attention_five_item &item, uint32_t count, int group, int lane)
+{
+    const uint32_t to = block.own(group);
+    const int num = item.tile.z - group * 64;
+    int index[2];
+    attention_five_ask(index, p.own_rows + item.tile.y + group * 64, num, lane);
+    barrier_wait(block.owns().empty(0), count % 2 ^ 1);
+    attention_gather<P, 64>(p.own_first, p.own_second, to, to + P::own_bytes, 0, index, num,
+                            item.head / p.own_group, p.dim, lane);
+    barrier_arrive_copies(block.owns().full(0));
+}
+
+// It is soon the slowest of a block: it spares registers, and asks for row numbers a stage ahead.
 template <class P>
 __device__ void attention_five_gather(const attention_five_params &params,
                                       const attention_five_block<P> &block, int warp, int lane)
 {
-    constexpr int share = P::QUERIES / P::gather_warps;
     const attention_backward_params &p = params.keys;
-    const attention_five_list list = {params, *p.num_tiles};
+    constexpr int share = P::QUERIES / P::gather_warps, piece_bytes = 16;
+    const int piece = lane % (P::DIM / 8);
+    const bool inside = piece * 8 < p.dim;
     ring_position<P::STAGES> stage;
-    ring_position<2> scalar, slot, published;
-    uint32_t own_parity = 1;
-    const auto take = [&] { return lane == 0 ? atomicAdd(params.taken, 1) : 0; };
-    if (warp == 0) publish_item(block, published, list.find(__shfl_sync(~0u, take(), 0)), lane);
-    for (;; own_parity ^= 1) {
-        const attention_five_item item = take_item(block, slot, lane);
+    uint32_t steps = 0; // of the block, before this one
+    for (uint32_t count = 0;; ++count) {
+        const attention_five_item item = take_item(block, count);
         if (item.tile.z == 0) break;
-        int number = 0;
-        if (warp == 0) number = take(); // is not waited for yet
-        const int steps = (item.tile.w + P::QUERIES - 1) / P::QUERIES;
+        const unsigned char *first =
+            p.streamed_first.of_head(item.head) + (inside ? piece * piece_bytes : 0);
+        const unsigned char *second =
+            p.streamed_second.of_head(item.head) + (inside ? piece * piece_bytes : 0);
+        asm volatile("" : "+l"(first), "+l"(second)); // not made again for each copy
+        int64_t entry = item.streamed + warp * share; // of the step
+        int left = item.tile.w - warp * share;        // from it on
+        int index[share / 32];
+        attention_five_ask(index, p.streamed_rows + entry, left, lane);
         // Stages that do not need the last step of the item before come before keys.
-        const int before = min(steps, P::STAGES - 1);
+        int before = P::STAGES - 1;
 #pragma unroll 1
-        for (int step = 0; step <= steps; ++step) {
-            if (step == before) {
-                const uint32_t to = block.own(warp);
-                const int num = item.tile.z - warp * 64;
-                int index[2];
-#pragma unroll
-                for (int i = 0; i < 2; ++i)
-                    index[i] = lane + i * 32 < num
-                                   ? __ldg(p.own_rows + item.tile.y + warp * 64 + i * 32 + lane)
-                                   : 0;
-                barrier_wait(block.owns().empty(0), own_parity);
-                attention_gather<P, 64>(p.own_first, p.own_second, to, to + P::own_bytes, 0, index,
-                                        num, item.head / p.own_group, p.dim, lane);
-                barrier_arrive_copies(block.owns().full(0));
-                if (warp == 0)
-                    publish_item(block, published, list.find(__shfl_sync(~0u, number, 0)), lane);
-            }
-            if (step == steps) break;
-            const int from = step * P::QUERIES + warp * share, num = item.tile.w - from;
-            int index[share / 32];
-#pragma unroll
-            for (int i = 0; i < share / 32; ++i)
-                index[i] = lane + i * 32 < num
-                               ? __ldg(p.streamed_rows + item.streamed + from + i * 32 + lane)
-                               : 0;
+        for (int of_item = item.tile.w; of_item > 0; of_item -= P::QUERIES, --before) {
+            if (before == 0) attention_five_own(p, block, item, count, warp, lane);
             barrier_wait(block.stages().empty(stage.at), stage.empty_parity());
-            attention_five_copy<P, share>(p, block.stage(stage.at), warp * share, index, num,
-                                          item.head, lane);
-            barrier_wait(block.scalars_ring().empty(scalar.at), scalar.empty_parity());
-            const uint32_t scalars = block.scalars(scalar.at) + warp * share * 4;
-            const int64_t first = item.head * p.query_entries + item.streamed + from;
+            int next[share / 32];
+            attention_five_ask(next, p.streamed_rows + entry + P::QUERIES, left - P::QUERIES, lane);
+            if (!(params.flags & ATTENTION_FIVE_NO_ROWS))
+                attention_five_copy<P, share>(p, first, second,
+                                              block.stage(stage.at) + warp * share * P::line, index,
+                                              inside ? left : 0, lane);
+            const int now = (int)(steps % 2);
+            barrier_wait(block.scalars_ring().empty(now), steps / 2 % 2 ^ 1);
+            const uint32_t scalars = block.scalars(now) + (warp * share + lane) * 4;
+            const int64_t at = item.head * p.query_entries + entry + lane;
 #pragma unroll
             for (int i = 0; i < share / 32; ++i) {
-                const int r = lane + i * 32;
-                const int64_t e = r < num ? first + r : 0;
-                copy_async<4>(scalars + r * 4, p.lse + e, r < num);
-                copy_async<4>(scalars + P::QUERIES * 4 + r * 4, p.delta + e, r < num);
+                const bool there = lane + i * 32 < left;
+                copy_async<4>(scalars + i * 128, p.lse + at + i * 32, there);
+                copy_async<4>(scalars + P::QUERIES * 4 + i * 128, p.delta + at + i * 32, there);
+                index[i] = next[i];
             }
             barrier_arrive_copies(block.stages().full(stage.at));
             stage.advance();
-            scalar.advance();
+            ++steps;
+            entry += P::QUERIES;
+            left -= P::QUERIES;
         }
+        if (before >= 0) attention_five_own(p, block, item, count, warp, lane);
     }
     copy_async_wait_all();
 }
@@ -364,17 +392,19 @@ __device__ void attention_five_add(const attention_five_params &p,
                                    const attention_five_block<P> &block, int group, int lane)
 {
     const barrier_ring ring = block.sums_ring(group);
-    ring_position<2> slot;
     ring_position<P::SUM_BUFFERS> at;
-    for (;;) {
-        const attention_five_item item = take_item(block, slot, lane);
+    if (group == 0) publish_item(p, block, 0, lane);
+    for (uint32_t count = 0;; ++count) {
+        const attention_five_item item = take_item(block, count);
         if (item.tile.z == 0) break;
+        // Time for that is between the first stage of an item and the first of its sums.
+        if (group == 0) publish_item(p, block, count + 1, lane);
         const int first = P::LINES == 1 ? 64 * group : 0;
         const int64_t line =
             (int64_t)(item.head * P::LINES + (P::LINES == 1 ? 0 : group)) * p.keys.query_entries +
             item.streamed + first;
         float *to = p.sums + line * 64;
-        int *count = p.counts + line;
+        int *added = p.counts + line;
         const int steps = (item.tile.w + P::QUERIES - 1) / P::QUERIES;
         int seen = 0; // of the count of the step
         for (int step = 0; step < steps; ++step) {
@@ -384,7 +414,7 @@ __device__ void attention_five_add(const attention_five_params &p,
                 if (rows > 0 && !(p.flags & ATTENTION_FIVE_NO_SUMS)) {
                     if (item.rank > 0 && !(p.flags & ATTENTION_FIVE_NO_ORDER))
                         while (seen < item.rank)
-                            seen = load_acquire(count);
+                            seen = load_acquire(added);
                     fence_for_bulk();
                     if (item.rank == 0)
                         bulk_store(to, block.sums(group, at.at), rows * 256);
@@ -395,17 +425,17 @@ __device__ void attention_five_add(const attention_five_params &p,
                 // Meanwhile: may those of the next step be added?
                 seen = 0;
                 if (item.rank > 0 && item.tile.w - (step + 1) * P::QUERIES - first > 0)
-                    seen = load_acquire(count + P::QUERIES);
+                    seen = load_acquire(added + P::QUERIES);
                 bulk_wait_read();
                 barrier_arrive(ring.empty(at.at));
                 if (rows > 0 && !(p.flags & ATTENTION_FIVE_NO_SUMS)) {
                     bulk_wait();
                     fence_for_bulk();
-                    store_release(count, item.rank + 1);
+                    store_release(added, item.rank + 1);
                 }
             }
             to += P::QUERIES * 64;
-            count += P::QUERIES;
+            added += P::QUERIES;
             at.advance();
         }
         __syncwarp(); // others do not look for the next item meanwhile
@@ -602,7 +632,10 @@ template <class P, class T> struct attention_five_group {
         pin_registers(u);
         uint32_t weights[S / 16][4], left_slopes[S / 16][4];
         make_slopes(weights, left_slopes, scalars);
-        release(block.scalars_ring().empty(now));
+        if (P::EACH)
+            barrier_arrive(block.scalars_ring().empty(now));
+        else
+            release(block.scalars_ring().empty(now));
         if (cuts) cut(left_slopes, left, there);
         const barrier_ring ring = block.slopes_ring();
         barrier_wait(ring.empty(now), round % 2 ^ 1);
@@ -693,7 +726,7 @@ template <class P, class T> struct attention_five_group {
                 }
             }
             store(load_item(block.item(slot)));
-            release(block.items().empty(slot));
+            barrier_arrive(block.items().empty(slot)); // each lane has read it
         }
     }
 };
