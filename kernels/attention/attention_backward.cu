@@ -2,8 +2,6 @@
 // Gradients of attention: the order of passes, what they keep in the workspace, and which kernels
 // serve the arguments.
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 
 #include "core/memory.h"
 #include "kernels/attention/attention_backward_bias.cuh"
@@ -30,29 +28,15 @@ struct backward_workspace {
     int *counts, *taken;
 };
 
-// The switch of this branch: SPOPS_ATTENTION_FIVE=variant[,ways[,inner[,flags]]]. Variant 0: keys and queries
-// have a pass each, -1: as columns are; ways, inner, 0: as the patches are.
-struct five_switch {
-    int variant = -1, ways = 0, inner = 0, flags = 0;
-
-    int variant_of(int lines) const { return variant >= 0 ? variant : lines == 1 ? 2 : 1; }
-};
-
-five_switch read_switch()
-{
-    five_switch s;
-    const char *const text = getenv("SPOPS_ATTENTION_FIVE");
-    if (text != nullptr) sscanf(text, "%d,%d,%d,%d", &s.variant, &s.ways, &s.inner, &s.flags);
-    return s;
-}
-
-// Of 64 columns, of the rows of a pass for keys and queries; 0: there is none.
+// Of 64 columns, of the rows of one pass for keys and queries; 0: each has its own.
 int five_lines(const spops_context *ctx, const spops_attention_scratch_args &a)
 {
-    const bool taken = read_switch().variant != 0 && attention_case_of(ctx, &a).sm90 &&
-                       spops_dtype_bytes(a.dtype) == 2 && a.dim % 8 == 0 && a.dim > 32 &&
-                       a.dim <= 128 && a.patches->max_queries > 0 && a.patches->max_keys > 0;
-    return !taken ? 0 : a.dim <= 64 ? 1 : 2;
+    const spops_attention_case at = attention_case_of(ctx, &a);
+    const spops_attention_row *const row =
+        spops_attention_row_of(spops_attention_tile(&at, a.tile));
+    const bool taken =
+        row != nullptr && row->together && a.patches->max_queries > 0 && a.patches->max_keys > 0;
+    return taken ? row->columns / 64 : 0;
 }
 
 // Blocks of attention_norm_finish_kernel to a head.
@@ -249,7 +233,6 @@ template <class T> struct backward_call {
     // Keys and queries, as far as sums of grad_q.
     spops_status products_together()
     {
-        const five_switch s = read_switch();
         attention_five_params p = {};
         p.keys = params(OWN_KEYS, SPOPS_PATCH_TILE_128);
         p.own_offsets = patches->k_offsets;
@@ -261,16 +244,14 @@ template <class T> struct backward_call {
         const int64_t num = std::max<int64_t>(patches->max_patches, 1);
         const int64_t keys = patches->max_keys / num;
         const int64_t sums = patches->max_queries / num * lines * 64 * (int64_t)sizeof(float);
-        p.ways = s.ways > 0 ? s.ways : keys <= 2048 ? 4 : 1;
+        p.ways = keys <= 2048 ? 4 : 1;
         p.inner = p.keys.heads;
         while (p.inner > 1 && (p.inner * sums > 40 << 20 || p.keys.heads % p.inner != 0))
             --p.inner;
-        if (s.inner > 0 && p.keys.heads % s.inner == 0) p.inner = s.inner;
-        p.flags = s.flags;
 #ifdef SPOPS_SM90A
         if constexpr (sizeof(T) == 2) {
             SPOPS_TRY(launch_attention_backward_five<T>(
-                ctx, p, patches->max_k_tiles[SPOPS_PATCH_TILE_128], lines, s.variant_of(lines)));
+                ctx, p, patches->max_k_tiles[SPOPS_PATCH_TILE_128], lines));
             attention_five_finish_params f = {};
             f.rows = patches->q_rows;
             f.num_entries = &patches->state->num_queries;
@@ -470,10 +451,9 @@ spops_status prepare(spops_context *ctx, const spops_attention_scratch_args *arg
 #ifdef SPOPS_SM90A
         if constexpr (sizeof(T) == 2)
             if (attention_kernel_of(tile) == SPOPS_ATTENTION_SM90) {
-                const int lines = five_lines(ctx, *args);
-                if (lines > 0)
-                    SPOPS_TRY(prepare_attention_backward_five<T>(ctx, lines,
-                                                                 read_switch().variant_of(lines)));
+                const spops_attention_row *const row = spops_attention_row_of(tile);
+                if (row->together)
+                    SPOPS_TRY(prepare_attention_backward_five<T>(ctx, row->columns / 64));
                 return prepare_attention_backward_sm90<T>(ctx, tile);
             }
 #endif

@@ -9,9 +9,6 @@
 namespace spops
 {
 
-// For measurements alone; results are wrong with any.
-enum { ATTENTION_FIVE_NO_ORDER = 1, ATTENTION_FIVE_NO_SUMS = 2, ATTENTION_FIVE_NO_ROWS = 4 };
-
 struct attention_five_params {
     attention_backward_params keys; // of OWN_KEYS
     const int *own_offsets;         // of patches, to key entries
@@ -21,7 +18,6 @@ struct attention_five_params {
                  // how many blocks have added; 0 before
     int *taken;  // how many items blocks have taken; 0 before
     int ways, inner; // the order of items: attention_five_list
-    int flags;
 };
 
 } // namespace spops

@@ -8,22 +8,11 @@ namespace
 
 using namespace spops;
 
-// f(policy). Variants are compared by a switch of this branch.
-template <class F> spops_status with_policy(spops_context *ctx, int lines, int variant, F f)
+// f(policy). Stages of queries and places for sums of grad_q: what is left of shared memory.
+template <class F> spops_status with_policy(int lines, F f)
 {
-    switch (lines * 10 + variant) {
-    case 24: return f(attention_five_policy<128, 3, 1, false, true, 40, false>());
-    case 23: return f(attention_five_policy<128, 2, 2, false, true, 40>());
-    case 22: return f(attention_five_policy<128, 3, 1, true, true, 24>());
-    case 21: return f(attention_five_policy<128, 3, 1, false, true, 40>());
-    case 14: return f(attention_five_policy<64, 2, 1, false, true, 40, false>());
-    case 13: return f(attention_five_policy<64, 3, 1, false, true, 40>());
-    case 12: return f(attention_five_policy<64, 2, 1, false, true, 40>());
-    case 11: return f(attention_five_policy<64, 3, 1, false, false, 40>());
-    default:
-        return spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT, "SPOPS_ATTENTION_FIVE is %d",
-                          variant);
-    }
+    return lines == 1 ? f(attention_five_policy<64, 3, 1>())
+                      : f(attention_five_policy<128, 2, 2>());
 }
 
 } // namespace
@@ -31,10 +20,10 @@ template <class F> spops_status with_policy(spops_context *ctx, int lines, int v
 template <class T>
 spops_status spops::launch_attention_backward_five(spops_context *ctx,
                                                    const attention_five_params &p,
-                                                   int64_t max_tiles, int lines, int variant)
+                                                   int64_t max_tiles, int lines)
 {
     const int64_t items = max_tiles * p.keys.heads, processors = ctx->info.num_processors;
-    return with_policy(ctx, lines, variant, [&](auto policy) {
+    return with_policy(lines, [&](auto policy) {
         typedef decltype(policy) P;
         return launch_preparing<AFTER_PREVIOUS>(
             ctx, "attention_execute_backward: launch", attention_backward_five_kernel<P, T>,
@@ -44,9 +33,9 @@ spops_status spops::launch_attention_backward_five(spops_context *ctx,
 }
 
 template <class T>
-spops_status spops::prepare_attention_backward_five(spops_context *ctx, int lines, int variant)
+spops_status spops::prepare_attention_backward_five(spops_context *ctx, int lines)
 {
-    return with_policy(ctx, lines, variant, [&](auto policy) {
+    return with_policy(lines, [&](auto policy) {
         return prepare_shared(ctx, "attention_execute_backward: prepare",
                               attention_backward_five_kernel<decltype(policy), T>);
     });
@@ -54,10 +43,9 @@ spops_status spops::prepare_attention_backward_five(spops_context *ctx, int line
 
 template spops_status
 spops::launch_attention_backward_five<spops::f16>(spops_context *, const attention_five_params &,
-                                                  int64_t, int, int);
+                                                  int64_t, int);
 template spops_status
 spops::launch_attention_backward_five<spops::bf16>(spops_context *, const attention_five_params &,
-                                                   int64_t, int, int);
-template spops_status spops::prepare_attention_backward_five<spops::f16>(spops_context *, int, int);
-template spops_status spops::prepare_attention_backward_five<spops::bf16>(spops_context *, int,
-                                                                          int);
+                                                   int64_t, int);
+template spops_status spops::prepare_attention_backward_five<spops::f16>(spops_context *, int);
+template spops_status spops::prepare_attention_backward_five<spops::bf16>(spops_context *, int);

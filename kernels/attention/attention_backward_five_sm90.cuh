@@ -3,8 +3,8 @@
 // grad_q are a part. Heads of 33 to 128 columns, rows that begin on 16 bytes.
 //
 // A persistent block of 12 warps takes a tile of 128 keys and a head, and all queries of the patch
-// stream by in stages. t = k q^T and u = v grad_o^T have keys as rows, ds is a left factor where it
-// lies in registers (grad_k), and across keys from shared memory (grad_q):
+// stream by in stages. t = k q^T and u = v grad_o^T have keys as rows. ds is a left factor from shared
+// memory, along keys of grad_k and across them of grad_q:
 //
 //     warps 0-3, 4-7    multiply: a warpgroup has 64 keys, and sums of grad_k and grad_v in registers.
 //                       Of grad_q it makes 64 x 64 sums a stage, over all 128 keys: of 64 columns half
@@ -14,17 +14,17 @@
 //
 //     barrier           arrivals                        means
 //     stage full        2 x 32 lanes' copies            queries, lse and delta are there
-//     scalars empty     8                               lse and delta have been read
+//     scalars empty     256 (each lane)                 lse and delta have been read
 //     stage empty       8 (a lane of each warp)         its products have ended
 //     own full, empty   2 x 32 copies; 8                the same of keys
 //     slopes full       8                               both warpgroups have written ds of a stage
 //     slopes empty      8                               products of grad_q with it have ended
 //     sums full, empty  4; 1                            sums of a warpgroup may be added; have been read
-//     item full, empty  1; 12                           what to do next; all have read it
+//     item full, empty  1; 384 (each lane)              what to do next; all have read it
 //
 // What a warpgroup does in stage j, in brackets what products run meanwhile:
 //
-//     t(j), u(j) begun                [grad_v, grad_k of j - 1]
+//     t(j), u(j) begun
 //     p(j) = exp2(t(j))               [u(j)]
 //     ds(j) written
 //     grad_q(j - 1) begun, then grad_v(j), grad_k(j)
@@ -105,14 +105,9 @@ __device__ __forceinline__ uint64_t moved(uint64_t descriptor, int bytes)
 
 // ---- A block ------------------------------------------------------------------------------------
 
-// DIM columns (64, 128), STAGES stages of queries, SUM_BUFFERS places for sums of grad_q. OVERLAP: the
-// first products of a stage run behind the last of the one before, which takes registers. SHARED: ds is
-// a left factor of grad_k in shared memory too, which takes none. GATHER: registers of those that gather.
-template <int DIM_, int STAGES_, int SUM_BUFFERS_, bool OVERLAP_, bool SHARED_, int GATHER,
-          bool EACH_ = true>
-struct attention_five_policy {
+// DIM columns (64, 128), STAGES stages of queries, SUM_BUFFERS places for sums of grad_q.
+template <int DIM_, int STAGES_, int SUM_BUFFERS_> struct attention_five_policy {
     static constexpr int DIM = DIM_, STAGES = STAGES_, SUM_BUFFERS = SUM_BUFFERS_;
-    static constexpr bool OVERLAP = OVERLAP_, SHARED = SHARED_, EACH = EACH_;
     static constexpr int QUERIES = 8192 / DIM; // of a stage
     static constexpr int LINES = DIM / 64;     // of 64 columns, of a row
     static_assert(LINES == 1 || LINES == 2, "a warpgroup has one of two halves");
@@ -120,7 +115,9 @@ struct attention_five_policy {
     typedef warp_roles<groups, 4, 1> roles;
     static constexpr int threads = roles::threads, gather_warps = 2;
     static constexpr bool moves_registers = true;
-    static constexpr int gather_registers = GATHER;
+    static constexpr int gather_registers = 40;
+    // So many steps before an item's last sums the next item is taken; its rows then arrive in time.
+    static constexpr int take_ahead = 6;
     static constexpr int multiply_registers = roles::left_to_multiply(gather_registers);
     static constexpr int line = 128;
     static constexpr swizzle form = SWIZZLE_128;
@@ -176,7 +173,7 @@ template <class P> struct attention_five_block {
     {
         stages().init(P::STAGES, 32 * P::gather_warps, 4 * P::groups);
         // Those that are full are so with the stage.
-        scalars_ring().init(2, 1, (P::EACH ? 128 : 4) * P::groups);
+        scalars_ring().init(2, 1, 128 * P::groups);
         owns().init(1, 32 * P::gather_warps, 4 * P::groups);
         slopes_ring().init(2, 4 * P::groups, 4 * P::groups);
         for (int group = 0; group < P::groups; ++group)
@@ -359,10 +356,9 @@ __device__ void attention_five_gather(const attention_five_params &params,
             barrier_wait(block.stages().empty(stage.at), stage.empty_parity());
             int next[share / 32];
             attention_five_ask(next, p.streamed_rows + entry + P::QUERIES, left - P::QUERIES, lane);
-            if (!(params.flags & ATTENTION_FIVE_NO_ROWS))
-                attention_five_copy<P, share>(p, first, second,
-                                              block.stage(stage.at) + warp * share * P::line, index,
-                                              inside ? left : 0, lane);
+            attention_five_copy<P, share>(p, first, second,
+                                          block.stage(stage.at) + warp * share * P::line, index,
+                                          inside ? left : 0, lane);
             const int now = (int)(steps % 2);
             barrier_wait(block.scalars_ring().empty(now), steps / 2 % 2 ^ 1);
             const uint32_t scalars = block.scalars(now) + (warp * share + lane) * 4;
@@ -397,8 +393,6 @@ __device__ void attention_five_add(const attention_five_params &p,
     for (uint32_t count = 0;; ++count) {
         const attention_five_item item = take_item(block, count);
         if (item.tile.z == 0) break;
-        // Time for that is between the first stage of an item and the first of its sums.
-        if (group == 0) publish_item(p, block, count + 1, lane);
         const int first = P::LINES == 1 ? 64 * group : 0;
         const int64_t line =
             (int64_t)(item.head * P::LINES + (P::LINES == 1 ? 0 : group)) * p.keys.query_entries +
@@ -407,14 +401,18 @@ __device__ void attention_five_add(const attention_five_params &p,
         int *added = p.counts + line;
         const int steps = (item.tile.w + P::QUERIES - 1) / P::QUERIES;
         int seen = 0; // of the count of the step
-        for (int step = 0; step < steps; ++step) {
+        // Blocks add in the order in which items are taken: one that is taken long before it begins may
+        // hold up those behind it.
+        const int takes_at = group == 0 ? max(steps - P::take_ahead, 0) : -1;
+        for (int step = 0;; ++step) {
+            if (step == takes_at) publish_item(p, block, count + 1, lane);
+            if (step == steps) break;
             const int rows = min(item.tile.w - step * P::QUERIES - first, 64);
             if (lane == 0) {
                 barrier_wait(ring.full(at.at), at.full_parity());
-                if (rows > 0 && !(p.flags & ATTENTION_FIVE_NO_SUMS)) {
-                    if (item.rank > 0 && !(p.flags & ATTENTION_FIVE_NO_ORDER))
-                        while (seen < item.rank)
-                            seen = load_acquire(added);
+                if (rows > 0) {
+                    while (seen < item.rank)
+                        seen = load_acquire(added);
                     fence_for_bulk();
                     if (item.rank == 0)
                         bulk_store(to, block.sums(group, at.at), rows * 256);
@@ -428,7 +426,7 @@ __device__ void attention_five_add(const attention_five_params &p,
                     seen = load_acquire(added + P::QUERIES);
                 bulk_wait_read();
                 barrier_arrive(ring.empty(at.at));
-                if (rows > 0 && !(p.flags & ATTENTION_FIVE_NO_SUMS)) {
+                if (rows > 0) {
                     bulk_wait();
                     fence_for_bulk();
                     store_release(added, item.rank + 1);
@@ -616,10 +614,6 @@ template <class P, class T> struct attention_five_group {
         fence_for_wgmma();
         wgmma_fence();
         begin(t, own, q);
-        if (P::OVERLAP && !FIRST) {
-            wgmma_wait<1>(); // for grad_k and grad_v
-            release(block.stages().empty(at == 0 ? P::STAGES - 1 : at - 1));
-        }
         begin(u, own + P::own_bytes, grad_o);
         wgmma_wait<1>();
         pin_registers(t);
@@ -632,26 +626,20 @@ template <class P, class T> struct attention_five_group {
         pin_registers(u);
         uint32_t weights[S / 16][4], left_slopes[S / 16][4];
         make_slopes(weights, left_slopes, scalars);
-        if (P::EACH)
-            barrier_arrive(block.scalars_ring().empty(now));
-        else
-            release(block.scalars_ring().empty(now));
+        barrier_arrive(block.scalars_ring().empty(now)); // each lane has read them
         if (cuts) cut(left_slopes, left, there);
         const barrier_ring ring = block.slopes_ring();
         barrier_wait(ring.empty(now), round % 2 ^ 1);
         store_slopes(block.slopes(now), left_slopes);
         fence_for_wgmma();
-        if (P::SHARED) named_barrier_wait<128>(1 + group);
+        named_barrier_wait<128>(1 + group); // a left factor of the whole warpgroup
         release(ring.full(now));
         float sum[32];
         if (!FIRST) barrier_wait(ring.full(now ^ 1), (steps - 1) / 2 % 2);
         wgmma_fence();
         if (!FIRST) begin_queries(sum, block.slopes(now ^ 1));
         add(grad_v, weights, grad_o, !FIRST);
-        if (P::SHARED)
-            add_shared(grad_k, block.slopes(now), q, !FIRST);
-        else
-            add(grad_k, left_slopes, q, !FIRST);
+        add_shared(grad_k, block.slopes(now), q, !FIRST);
         wgmma_commit();
         if (!FIRST) {
             wgmma_wait<1>();
@@ -659,12 +647,10 @@ template <class P, class T> struct attention_five_group {
             release(ring.empty(now ^ 1));
             store_sums(sum, steps - 1, first);
         }
-        if (!P::OVERLAP) {
-            wgmma_wait<0>();
-            pin_registers(grad_k);
-            pin_registers(grad_v);
-            release(block.stages().empty(at));
-        }
+        wgmma_wait<0>();
+        pin_registers(grad_k);
+        pin_registers(grad_v);
+        release(block.stages().empty(at));
         ++steps;
         stage.advance();
     }
@@ -684,7 +670,6 @@ template <class P, class T> struct attention_five_group {
         pin_registers(grad_v);
         release(ring.empty(last));
         release(block.owns().empty(0));
-        if (P::OVERLAP) release(block.stages().empty(stage.at == 0 ? P::STAGES - 1 : stage.at - 1));
         store_sums(sum, steps - 1, first);
     }
 

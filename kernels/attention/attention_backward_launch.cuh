@@ -36,9 +36,8 @@ template <class T> spops_status prepare_attention_backward_sm90(spops_context *c
 // The same of keys and queries together, of heads whose rows are `lines` of 64 columns, 1 or 2.
 template <class T>
 spops_status launch_attention_backward_five(spops_context *ctx, const attention_five_params &p,
-                                            int64_t max_tiles, int lines, int variant);
-template <class T>
-spops_status prepare_attention_backward_five(spops_context *ctx, int lines, int variant);
+                                            int64_t max_tiles, int lines);
+template <class T> spops_status prepare_attention_backward_five(spops_context *ctx, int lines);
 
 } // namespace spops
 
