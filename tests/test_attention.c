@@ -1232,6 +1232,63 @@ ParameterizedTest(struct case_param *p, attention, every_tile, .timeout = 600)
     test_close(&d);
 }
 
+// One pass for keys and queries: more items than a device has blocks, patches of more queries than a block
+// holds at a time, and all that is made of its sums.
+static const attention_shape joint_shapes[] = {
+    {"14 x 64",
+     {900, 130, -1},
+     14,
+     64,
+     LISTS_SAME,
+     PACKED,
+     ROTARY_NONE,
+     0,
+     -1,
+     ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"6 of 2 x 64, norms", SOME_SIZES, 6, 64, LISTS_CROSS, PACKED, ROTARY_F32, 16, -1, ROWS_RANDOM,
+     2, 0, NORM_EACH},
+    {"3 x 40, tall", TALL_SIZES, 3, 40, LISTS_CROSS, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"24 x 128",
+     {450, 130, -1},
+     24,
+     128,
+     LISTS_SAME,
+     PACKED,
+     ROTARY_NONE,
+     0,
+     -1,
+     ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"3 of 1 x 96, rotary", SOME_SIZES, 3, 96, LISTS_TAIL, PACKED, ROTARY_I32, 0, -1, ROWS_RANDOM,
+     1, 0, NORM_NONE},
+};
+
+ParameterizedTestParameters(attention, both_sides_in_one_pass)
+{
+    static struct case_param params[] = {{SPOPS_BACKEND_CUDA, LAUNCH_DEFAULT, SPOPS_DTYPE_F16, 0},
+                                         {SPOPS_BACKEND_CUDA, LAUNCH_DEFAULT, SPOPS_DTYPE_BF16, 0}};
+    return tested_here(cr_make_param_array(struct case_param, params, 2));
+}
+ParameterizedTest(struct case_param *p, attention, both_sides_in_one_pass, .timeout = 600)
+{
+    uint64_t stream = (case_number(p) << 32) + 9500;
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    for (int32_t tile = 1; tile <= SPOPS_ATTENTION_NUM_TILES; ++tile) {
+        const spops_attention_row *row = spops_attention_row_of(tile);
+        if (!row->together || d.ctx->info.compute_capability != 90) continue;
+        for (size_t i = 0; i < sizeof joint_shapes / sizeof *joint_shapes; ++i) {
+            const int32_t dim = joint_shapes[i].dim;
+            if (dim <= row->columns && dim > row->columns / 2)
+                check_tile_case(&d, &joint_shapes[i], NULL, true, (spops_dtype)p->dtype, tile,
+                                ++stream);
+        }
+    }
+    test_close(&d);
+}
+
 // The gradient of a table by patches [first, last) of two rows each; q: [rows, 3 * DIM], of which k and
 // v are parts too.
 enum { TABLE_PATCHES = 210, TABLE_ROWS = 2 * TABLE_PATCHES, TABLE_DIM = 8, TABLE_LENGTH = 3 * 5 };

@@ -24,12 +24,26 @@ struct backward_workspace {
     float *grad_q, *grad_k, *grad_v;                   // [entries][heads * dim]
     float *table_parts;                                // [tiles][heads][bins]
     float *weights[SPOPS_ATTENTION_NUM_TURNED];        // [attention_norm_blocks][heads][dim]
+    float *sums;                                       // as attention_five_params has them
+    int *counts, *taken;
 };
+
+// Of 64 columns, of the rows of one pass for keys and queries; 0: each has its own.
+int five_lines(const spops_context *ctx, const spops_attention_scratch_args &a)
+{
+    const spops_attention_case at = attention_case_of(ctx, &a);
+    const spops_attention_row *const row =
+        spops_attention_row_of(spops_attention_tile(&at, a.tile));
+    const bool taken =
+        row != nullptr && row->together && a.patches->max_queries > 0 && a.patches->max_keys > 0;
+    return taken ? row->columns / 64 : 0;
+}
 
 // Blocks of attention_norm_finish_kernel to a head.
 constexpr int64_t attention_norm_blocks = 128;
 
-backward_workspace carve_workspace(const spops_attention_scratch_args *a, spops_carver *c)
+backward_workspace carve_workspace(const spops_context *ctx, const spops_attention_scratch_args *a,
+                                   spops_carver *c)
 {
     const spops_patch_arrays *patches = a->patches;
     const int64_t cols = (int64_t)a->heads * a->dim;
@@ -61,6 +75,10 @@ backward_workspace carve_workspace(const spops_attention_scratch_args *a, spops_
         w.table_parts =
             (float *)carve(true, patches->max_q_tiles[SPOPS_PATCH_TILE_64] * parts * a->heads,
                            spops_attention_table_rows(a->bias_range), sizeof(float));
+    const int64_t lines = (int64_t)five_lines(ctx, *a) * a->heads;
+    w.sums = (float *)carve(lines > 0, patches->max_queries, lines * 64, sizeof(float));
+    w.counts = (int *)carve(lines > 0, patches->max_queries, lines, sizeof(int));
+    w.taken = (int *)carve(lines > 0, 1, 1, sizeof(int));
     return w;
 }
 
@@ -82,6 +100,7 @@ template <class T> struct backward_call {
     attention_rows q, k, v, grad_o; // q and k as turned
     spops_attention_scratch_args sizes;
     int32_t tiles[2]; // by attention_side
+    int lines;        // of the pass for keys and queries; 0: each has its own
 
     backward_call(spops_context *context, const spops_attention_backward_args *arguments,
                   const backward_workspace &workspace)
@@ -95,6 +114,11 @@ template <class T> struct backward_call {
     {
         for (const attention_side side : {OWN_KEYS, OWN_QUERIES})
             tiles[side] = tile_of(params(side, SPOPS_PATCH_TILE_64));
+        bool sm90 =
+            wants(SPOPS_ATTENTION_Q) && (wants(SPOPS_ATTENTION_K) || args->grad_v.data != nullptr);
+        for (int32_t tile : tiles)
+            sm90 = sm90 && tile != 0 && attention_kernel_of(tile) == SPOPS_ATTENTION_SM90;
+        lines = sm90 ? five_lines(ctx, sizes) : 0;
     }
 
     spops_status delta()
@@ -115,6 +139,12 @@ template <class T> struct backward_call {
         while (d.lanes < 8 && d.lanes * chunk < d.dim)
             d.lanes *= 2;
         d.wide = d.dim % chunk == 0 && is_aligned(d.o, 16) && is_aligned(d.grad_o, 16);
+        if (lines > 0) {
+            d.counts = w.counts;
+            d.lines = lines;
+            d.taken = w.taken;
+            d.sums = w.sums;
+        }
         return launch(ctx, "attention_execute_backward: delta", attention_delta_kernel<T>,
                       dim3(blocks_for(patches->max_queries, attention_delta_entries).x,
                            blocks_for(d.heads, attention_delta_heads).x),
@@ -198,6 +228,46 @@ template <class T> struct backward_call {
             dim3((unsigned)(max_tiles * kernel.blocks_of_tile * p.heads),
                  kernel.splits && side == OWN_KEYS ? 2 : 1),
             kernel.threads, kernel.shared_bytes(p), p);
+    }
+
+    // Keys and queries, as far as sums of grad_q.
+    spops_status products_together()
+    {
+        attention_five_params p = {};
+        p.keys = params(OWN_KEYS, SPOPS_PATCH_TILE_128);
+        p.own_offsets = patches->k_offsets;
+        p.sums = w.sums;
+        p.counts = w.counts;
+        p.taken = w.taken;
+        // Short patches: blocks that add to the same sums begin apart. Long ones: sums of all heads do not
+        // fit the cache.
+        const int64_t num = std::max<int64_t>(patches->max_patches, 1);
+        const int64_t keys = patches->max_keys / num;
+        const int64_t sums = patches->max_queries / num * lines * 64 * (int64_t)sizeof(float);
+        p.ways = keys <= 2048 ? 4 : 1;
+        p.inner = p.keys.heads;
+        while (p.inner > 1 && (p.inner * sums > 40 << 20 || p.keys.heads % p.inner != 0))
+            --p.inner;
+#ifdef SPOPS_SM90A
+        if constexpr (sizeof(T) == 2) {
+            SPOPS_TRY(launch_attention_backward_five<T>(
+                ctx, p, patches->max_k_tiles[SPOPS_PATCH_TILE_128], lines));
+            attention_five_finish_params f = {};
+            f.rows = patches->q_rows;
+            f.num_entries = &patches->state->num_queries;
+            f.sums = w.sums;
+            f.query_entries = patches->max_queries;
+            f.to = result(args->grad_q, w.grad_q, true);
+            f.heads = p.keys.heads;
+            f.lines = lines;
+            f.dim = p.keys.dim;
+            f.scale = p.keys.scale;
+            return launch(ctx, "attention_execute_backward: sums", attention_five_finish_kernel<T>,
+                          blocks_for(patches->max_queries, attention_pass_threads / 8),
+                          attention_pass_threads, f);
+        }
+#endif
+        return SPOPS_STATUS_OK;
     }
 
     attention_finish_params finish_params(const spops_attention_view &view, const float *parts,
@@ -356,14 +426,14 @@ template <class T> struct backward_call {
         SPOPS_TRY(delta());
         SPOPS_TRY(turn_rows<T>(ctx, &args->forward, q, k));
         if (wants(SPOPS_ATTENTION_K) || args->grad_v.data != nullptr) {
-            SPOPS_TRY(products(OWN_KEYS));
+            SPOPS_TRY(lines > 0 ? products_together() : products(OWN_KEYS));
             SPOPS_TRY(finish_turned(SPOPS_ATTENTION_K));
             SPOPS_TRY(finish(args->grad_v, w.grad_v, true, false));
             SPOPS_TRY(zero(patches->k_rest, &patches->state->num_k_rest, args->forward.kv_heads,
                            args->grad_k, &args->grad_v));
         }
         if (wants(SPOPS_ATTENTION_Q) || args->grad_table != nullptr) {
-            SPOPS_TRY(products(OWN_QUERIES));
+            if (lines == 0) SPOPS_TRY(products(OWN_QUERIES));
             SPOPS_TRY(finish_turned(SPOPS_ATTENTION_Q));
             SPOPS_TRY(zero(patches->q_rest, &patches->state->num_q_rest, args->forward.heads,
                            args->grad_q, nullptr));
@@ -380,8 +450,12 @@ spops_status prepare(spops_context *ctx, const spops_attention_scratch_args *arg
     return prepare_attention_tiles(at, args->tile, [&](int32_t tile) -> spops_status {
 #ifdef SPOPS_SM90A
         if constexpr (sizeof(T) == 2)
-            if (attention_kernel_of(tile) == SPOPS_ATTENTION_SM90)
+            if (attention_kernel_of(tile) == SPOPS_ATTENTION_SM90) {
+                const spops_attention_row *const row = spops_attention_row_of(tile);
+                if (row->together)
+                    SPOPS_TRY(prepare_attention_backward_five<T>(ctx, row->columns / 64));
                 return prepare_attention_backward_sm90<T>(ctx, tile);
+            }
 #endif
         const attention_backward_kernel kernel = attention_backward_of_tile<T>(tile);
         if (kernel.rows_bytes > (size_t)ctx->block_shared_bytes) return SPOPS_STATUS_OK;
@@ -418,12 +492,12 @@ extern "C" int32_t spops_cuda_attention_tile(const spops_context *ctx,
     return tile;
 }
 
-extern "C" size_t spops_cuda_attention_scratch_bytes(spops_context *,
+extern "C" size_t spops_cuda_attention_scratch_bytes(spops_context *ctx,
                                                      const spops_attention_scratch_args *args)
 {
     if (!args->backward) return attention_forward_bytes(args);
     spops_carver carver = {};
-    carve_workspace(args, &carver);
+    carve_workspace(ctx, args, &carver);
     return carver.used;
 }
 
@@ -433,7 +507,7 @@ extern "C" spops_status spops_cuda_attention_backward(spops_context *ctx,
     const spops_attention_args *a = &args->forward;
     const spops_attention_scratch_args sizes = spops_attention_scratch_args_of(a, true);
     spops_carver carver = {static_cast<char *>(a->workspace), 0};
-    const backward_workspace w = carve_workspace(&sizes, &carver);
+    const backward_workspace w = carve_workspace(ctx, &sizes, &carver);
     return with_dtype(a->q.dtype, [&](auto tag) {
         typedef typename decltype(tag)::type T;
         return backward_call<T>(ctx, args, w).run();

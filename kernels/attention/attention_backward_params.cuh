@@ -12,9 +12,9 @@
 //     grad_first  += ds streamed_first       grad_k   or  grad_q
 //     grad_second += p  streamed_second      grad_v
 //
-// These are 7 products, where 5 would do if blocks of keys added to grad_q in memory. In exchange no
-// block waits for another to keep an order, nothing is added in memory, and p and ds never leave the
-// registers in which the first two products left them.
+// These are 7 products, where 5 do if blocks of keys add to grad_q in memory
+// (attention_backward_five_sm90.cuh). In exchange no block waits for another to keep an order, nothing is
+// added in memory, and p and ds never leave the registers in which the first two products left them.
 #ifndef SPOPS_KERNELS_ATTENTION_ATTENTION_BACKWARD_PARAMS_CUH
 #define SPOPS_KERNELS_ATTENTION_ATTENTION_BACKWARD_PARAMS_CUH
 

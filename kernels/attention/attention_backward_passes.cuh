@@ -41,8 +41,11 @@ struct attention_delta_params {
     float *lse, *delta;  // [heads][query_entries]
     int64_t query_entries;
     int heads, dim;
-    int lanes; // that share a head of a row: a power of two up to 32
-    bool wide; // 16 bytes of grad_o and o at a time
+    int lanes;   // that share a head of a row: a power of two up to 32
+    bool wide;   // 16 bytes of grad_o and o at a time
+    int *counts; // [heads][lines][query_entries], and one: all become 0; may be null
+    int lines, *taken;
+    float *sums; // [heads][lines][query_entries][64]; becomes 0 where nothing may be added
 };
 
 constexpr int attention_delta_entries = 32, attention_delta_heads = 64; // of a block
@@ -100,6 +103,65 @@ __global__ void __launch_bounds__(attention_pass_threads)
         const int64_t to = (first_head + head) * p.query_entries + first + entry;
         p.delta[to] = deltas[head][entry];
         p.lse[to] = lses[head][entry];
+        if (p.counts == nullptr) continue;
+        for (int line = 0; line < p.lines; ++line) {
+            const int64_t at =
+                ((int64_t)(first_head + head) * p.lines + line) * p.query_entries + first + entry;
+            p.counts[at] = 0;
+            if (lses[head][entry] != INFINITY) continue;
+            for (int c = 0; c < 64; ++c)
+                p.sums[at * 64 + c] = 0.0f;
+        }
+    }
+    if (p.taken != nullptr && blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *p.taken = 0;
+}
+
+// Sums of grad_q as attention_five_params has them, to rows or by entry.
+struct attention_five_finish_params {
+    const int *rows, *num_entries;
+    const float *sums;
+    int64_t query_entries;
+    attention_result to;
+    int heads, lines, dim;
+    float scale;
+};
+
+// Grid: 32 entries; lines by turns. A thread has 8 columns.
+template <class T>
+__global__ void __launch_bounds__(attention_pass_threads)
+    attention_five_finish_kernel(const __grid_constant__ attention_five_finish_params p)
+{
+    const int64_t entry = (int64_t)blockIdx.x * (attention_pass_threads / 8) + threadIdx.x / 8;
+    if (entry >= *p.num_entries) return;
+    const int piece = (int)threadIdx.x % 8;
+    const int64_t row = p.to.by_entry ? entry : __ldg(p.rows + entry);
+#pragma unroll 4
+    for (int line = (int)blockIdx.y; line < p.heads * p.lines; line += (int)gridDim.y) {
+        const int head = line / p.lines, col = line % p.lines * 64 + piece * 8;
+        if (col >= p.dim) continue;
+        const float4 *const from = reinterpret_cast<const float4 *>(
+            p.sums + (line * p.query_entries + entry) * 64 + (piece ^ (int)(entry % 4)) * 8);
+        const float4 a = from[0], b = from[1];
+        float v[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
+#pragma unroll
+        for (int i = 0; i < 8; ++i)
+            v[i] *= p.scale;
+        const int64_t at = row * p.to.row + head * p.to.head + col;
+        if (p.to.f32) {
+            float *const to = static_cast<float *>(p.to.data) + at;
+#pragma unroll
+            for (int i = 0; i < 8; i += 2)
+                store_two(to, i, 8, p.to.wide, v[i], v[i + 1]);
+        } else if (p.to.wide) {
+            *reinterpret_cast<uint4 *>(static_cast<T *>(p.to.data) + at) =
+                make_uint4(pack2<T>(v[0], v[1]), pack2<T>(v[2], v[3]), pack2<T>(v[4], v[5]),
+                           pack2<T>(v[6], v[7]));
+        } else {
+            T *const to = static_cast<T *>(p.to.data) + at;
+#pragma unroll
+            for (int i = 0; i < 8; i += 2)
+                store_two(to, i, 8, false, v[i], v[i + 1]);
+        }
     }
 }
 

@@ -31,8 +31,8 @@ struct policies {
 template <class F> spops_status with_policies(spops_context *ctx, int32_t tile, F f)
 {
     switch (tile) {
-#define SPOPS_TILE(number, ...)                                                                    \
-    case number: return f(policies<__VA_ARGS__>());
+#define SPOPS_TILE(number, columns, together, ...)                                                 \
+    case number: return f(policies<columns, __VA_ARGS__>());
         SPOPS_ATTENTION_BACKWARD_SM90_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
     default: return no_attention_tile(ctx, "attention_execute_backward", tile);

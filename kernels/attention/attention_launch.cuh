@@ -36,6 +36,9 @@ inline spops_attention_case attention_case_of(const spops_context *ctx,
     at.pairs = a->kv_heads == a->heads && a->heads > 1;
     at.small = a->patches->max_queries <=
                a->patches->max_patches * SPOPS_PATCH_TILE_ENTRIES(SPOPS_PATCH_TILE_128);
+    at.together =
+        a->patches->max_keys >= a->patches->max_patches * SPOPS_ATTENTION_TOGETHER_KEYS &&
+        a->patches->max_k_tiles[SPOPS_PATCH_TILE_128] * a->heads >= ctx->info.num_processors;
     return at;
 }
 
@@ -49,13 +52,14 @@ inline bool attention_row_is_behind(const spops_attention_case &at, const spops_
 {
     for (const spops_attention_row *before = spops_attention_rows; before != &row; ++before)
         if (before->kernel == row.kernel && before->small == row.small &&
-            before->pair == row.pair && spops_attention_suits(&at, before))
+            before->pair == row.pair && before->together == row.together &&
+            spops_attention_suits(&at, before))
             return true;
     return false;
 }
 
 // Calls prepare(tile) for each that `at` may run: the one alone that is asked for, else all that suit
-// rows of any alignment, and both sizes of patches.
+// rows of any alignment, and both sizes of patches, but one pass for keys and queries where it is taken.
 template <class F>
 spops_status prepare_attention_tiles(spops_attention_case at, int32_t asked, const F &prepare)
 {
@@ -63,7 +67,8 @@ spops_status prepare_attention_tiles(spops_attention_case at, int32_t asked, con
     const bool own = named != nullptr && named->backward == at.backward;
     for (const spops_attention_row &row : spops_attention_rows)
         if (spops_attention_suits(&at, &row) &&
-            (own ? &row == named : !attention_row_is_behind(at, row)))
+            (own ? &row == named
+                 : !attention_row_is_behind(at, row) && (at.together || !row.together)))
             SPOPS_TRY(prepare(row.number));
     return SPOPS_STATUS_OK;
 }

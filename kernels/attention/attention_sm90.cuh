@@ -41,8 +41,8 @@ struct attention_sm90_policy {
     static constexpr int Q_BUFFERS = Q_SHARED && DIM <= 128 ? 2 : 1;
     // Steps of a part follow those of the part before, unless parts come in turn. Of 64 columns and two
     // warpgroups the steps of a part were 8 % slower where they may go on with the next one (H200, 30
-    // patches of 4,096 rows, 8 heads: 2.25 ms, 2.06).
-    static constexpr bool IN_TURN = DIM == 64 && GROUPS == 2 && !PAIR;
+    // patches of 4,096 rows, 8 heads: 2.25 ms, 2.06), of 32 columns 3 % (H100, 120 patches of 1,024).
+    static constexpr bool IN_TURN = (DIM == 64 || DIM == 32) && GROUPS == 2 && !PAIR;
     static constexpr bool JOINS = DIM <= 128 && !IN_TURN;
     // A step begins scores of the next stage and values of its own. Where stages are few, k of the next
     // one is copied before v of this one.
@@ -189,12 +189,12 @@ template <class P> struct attention_item {
 
 template <class P>
 __device__ __forceinline__ attention_item<P> attention_load_item(const attention_params &p,
-                                                                 int item, int items)
+                                                                 int item, int items, int lines)
 {
     const int4 none = make_int4(0, 0, 0, 0);
     attention_item<P> found = {none, none};
     if (item >= items) return found;
-    const int at = item / p.heads * P::TILES;
+    const int at = item / lines * P::TILES;
     found.tiles[0] = __ldg(p.tiles + at);
     if (at + 1 < *p.num_tiles) found.tiles[1] = __ldg(p.tiles + at + 1);
     return found;
@@ -218,13 +218,14 @@ __device__ __forceinline__ bool attention_take_part(attention_item<P> &item, int
 template <class P, class F>
 __device__ __forceinline__ void attention_for_parts(const attention_params &p, const F &f)
 {
-    const int items = (*p.num_tiles + P::TILES - 1) / P::TILES * p.heads;
-    attention_item<P> next = attention_load_item<P>(p, blockIdx.x, items);
+    const int lines = (p.heads + P::LINE_HEADS - 1) / P::LINE_HEADS; // of a tile
+    const int items = (*p.num_tiles + P::TILES - 1) / P::TILES * lines;
+    attention_item<P> next = attention_load_item<P>(p, blockIdx.x, items, lines);
     for (int i = blockIdx.x; i < items; i += gridDim.x) {
         attention_item<P> item = next;
-        next = attention_load_item<P>(p, i + gridDim.x, items);
+        next = attention_load_item<P>(p, i + gridDim.x, items, lines);
         for (int4 tile; attention_take_part(item, tile);)
-            f(attention_part{tile, i % p.heads, -1});
+            f(attention_part{tile, i % lines * P::LINE_HEADS, -1});
     }
 }
 
@@ -358,14 +359,14 @@ __device__ void attention_gather_in_turn(const attention_params &p,
                                          const attention_sm90_block<P> &block, int warp, int lane)
 {
     constexpr int q_share = P::queries / P::gather_warps, k_share = P::KEYS / P::gather_warps;
-    constexpr int bytes = P::DIM * 2;
-    static_assert(P::LINE_HEADS == 1 && P::Q_BUFFERS == 1, "one head an item");
+    static_assert(P::LINE_HEADS <= 2 && P::Q_BUFFERS == 1, "whole lines");
     ring_position<P::STAGES> stage;
     uint32_t round = 0; // of q
     attention_for_parts<P>(p, [&](const attention_part &part) {
         const int4 tile = part.tile;
         if (tile.w == 0) return;
-        const int kv_head = part.head / p.group;
+        const int bytes = min(P::LINE_HEADS, p.heads - part.head) * P::DIM * 2;
+        const int kv_head = P::LINE_HEADS == 1 ? part.head / p.group : part.head;
         const int *const k_list = p.k_rows + __ldg(p.k_offsets + tile.x);
         int q_rows[(q_share + 31) / 32], k_rows[(k_share + 31) / 32];
         name_rows<q_share>(q_rows, p.q_rows + tile.y, warp * q_share, tile.z, lane);

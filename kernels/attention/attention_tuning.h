@@ -42,16 +42,25 @@
     X(27, 256)
 
 /* Gradients on sm_90 (attention_backward_sm90.cuh), f16 and bf16, of head dims up to `columns`:
-   X(number, columns, stages, of the keys: streamed rows of a stage, own rows in registers, overlap, touch,
-     of the queries: the same).
+   X(number, columns, whether one pass makes gradients of keys and queries where both are wanted, stages, of
+     the keys: streamed rows of a stage, own rows in registers, overlap, touch, of the queries: the same).
+   One pass (attention_backward_five_sm90.cuh) is of heads wider than half of `columns`, and is taken where
+   `spops_attention_case.together` is true.
    H200, bf16, 122,880 rows, patches of 1,024, ms: 64 columns, keys, own rows in shared memory 1.29, in
    registers 1.10; queries, stages of 64 rows 0.91, of 128 rows 0.79. 128 columns, queries, shared memory
    0.88, registers 0.75; keys do not fit. */
 #define SPOPS_ATTENTION_BACKWARD_SM90_TILES(X)                                                     \
-    X(16, 16, 4, 64, true, true, false, 128, true, false, false)                                   \
-    X(17, 32, 4, 64, true, true, false, 128, true, false, false)                                   \
-    X(18, 64, 4, 64, true, true, true, 128, true, false, false)                                    \
-    X(19, 128, 4, 64, false, false, false, 64, true, false, false)
+    X(16, 16, false, 4, 64, true, true, false, 128, true, false, false)                            \
+    X(17, 32, false, 4, 64, true, true, false, 128, true, false, false)                            \
+    X(31, 64, true, 4, 64, true, true, true, 128, true, false, false)                              \
+    X(18, 64, false, 4, 64, true, true, true, 128, true, false, false)                             \
+    X(32, 128, true, 4, 64, false, false, false, 64, true, false, false)                           \
+    X(19, 128, false, 4, 64, false, false, false, 64, true, false, false)
+
+/* Where one pass is taken: patches of so many keys in the mean, and as many tiles of keys, times heads, as
+   there are multiprocessors. H100, bf16, ms, beside a pass each: 4 x 1,024 rows, 8 x 64 0.101, 0.102; 480 x
+   256 0.873, 0.824; 960 x 128 0.769, 0.710; 1 x 1,024, 4 x 128 0.086, 0.086. */
+#define SPOPS_ATTENTION_TOGETHER_KEYS 512
 
 /* Gradients by the matrix units of sm_80 (attention_backward_sm80.cuh), of every dtype: X(number,
    columns). */
@@ -79,29 +88,33 @@ typedef struct spops_attention_row {
     int32_t bytes;   /* of an element; 0: any */
     int32_t columns; /* of a head, at most; forward on sm_90 these alone */
     bool small;
-    bool pair; /* two heads at a time */
+    bool pair;     /* two heads at a time */
+    bool together; /* gradients of keys and queries in one pass */
 } spops_attention_row;
 
 static const spops_attention_row spops_attention_rows[] = {
 #define SPOPS_TILE(number, columns, small, groups, keys, stages, pair)                             \
-    {number, SPOPS_ATTENTION_SM90, false, 2, columns, small, pair},
+    {number, SPOPS_ATTENTION_SM90, false, 2, columns, small, pair, false},
     SPOPS_ATTENTION_SM90_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
 #define SPOPS_TILE(number, bytes, columns)                                                         \
-    {number, SPOPS_ATTENTION_SM80, false, bytes, columns, false, false},
+    {number, SPOPS_ATTENTION_SM80, false, bytes, columns, false, false, false},
         SPOPS_ATTENTION_SM80_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
-#define SPOPS_TILE(number, columns) {number, SPOPS_ATTENTION_F32, false, 4, columns, false, false},
+#define SPOPS_TILE(number, columns)                                                                \
+    {number, SPOPS_ATTENTION_F32, false, 4, columns, false, false, false},
             SPOPS_ATTENTION_F32_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
-#define SPOPS_TILE(number, columns, ...)                                                           \
-    {number, SPOPS_ATTENTION_SM90, true, 2, columns, false, false},
+#define SPOPS_TILE(number, columns, together, ...)                                                 \
+    {number, SPOPS_ATTENTION_SM90, true, 2, columns, false, false, together},
                 SPOPS_ATTENTION_BACKWARD_SM90_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
-#define SPOPS_TILE(number, columns) {number, SPOPS_ATTENTION_SM80, true, 0, columns, false, false},
+#define SPOPS_TILE(number, columns)                                                                \
+    {number, SPOPS_ATTENTION_SM80, true, 0, columns, false, false, false},
                     SPOPS_ATTENTION_BACKWARD_SM80_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
-#define SPOPS_TILE(number, columns) {number, SPOPS_ATTENTION_F32, true, 4, columns, false, false},
+#define SPOPS_TILE(number, columns)                                                                \
+    {number, SPOPS_ATTENTION_F32, true, 4, columns, false, false, false},
                         SPOPS_ATTENTION_BACKWARD_F32_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
 };
@@ -123,15 +136,18 @@ typedef struct spops_attention_case {
     bool sm90; /* the device has its kernels, and they take such rows */
     bool sm80; /* the device has these; of f32 also: products in tf32 are wanted */
     bool small;
-    bool pairs; /* heads of q, k and v are as many, more than one, and follow each other */
+    bool pairs;    /* heads of q, k and v are as many, more than one, and follow each other */
+    bool together; /* one pass over keys is faster than one over keys and one over queries */
     int32_t bytes, dim;
 } spops_attention_case;
 
+/* Whether a row takes such rows, though another one may be faster. */
 static inline bool spops_attention_suits(const spops_attention_case *at,
                                          const spops_attention_row *row)
 {
     if (row->backward != at->backward || (row->bytes != 0 && row->bytes != at->bytes)) return false;
     if (row->pair && !at->pairs) return false;
+    if (row->together && at->dim <= row->columns / 2) return false;
     switch (row->kernel) {
     case SPOPS_ATTENTION_SM90:
         return at->sm90 && (row->backward ? at->dim % 8 == 0 && at->dim <= row->columns
@@ -149,7 +165,9 @@ static inline int32_t spops_attention_tile(const spops_attention_case *at, int32
     if (row && row->backward == at->backward) return spops_attention_suits(at, row) ? asked : 0;
     for (int32_t i = 0; i < SPOPS_ATTENTION_NUM_TILES; ++i) {
         row = &spops_attention_rows[i];
-        if (spops_attention_suits(at, row) && (at->small || !row->small)) return row->number;
+        if (spops_attention_suits(at, row) && (at->small || !row->small) &&
+            (at->together || !row->together))
+            return row->number;
     }
     return 0;
 }

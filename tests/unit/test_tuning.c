@@ -352,12 +352,13 @@ Test(tuning, tiles_of_attention_are_numbered)
 Test(tuning, every_head_has_a_tile)
 {
     bool chosen[SPOPS_ATTENTION_NUM_TILES] = {false};
-    for (int i = 0; i < 64; ++i) {
+    for (int i = 0; i < 128; ++i) {
         spops_attention_case at = {.backward = i & 1,
                                    .sm90 = i & 2,
                                    .sm80 = i & 4 || i & 2,
                                    .small = i & 8,
                                    .pairs = i & 32,
+                                   .together = i & 64,
                                    .bytes = i & 16 ? 4 : 2};
         if (at.bytes == 2 && !at.sm80) continue; // refused before
         for (at.dim = 1; at.dim <= 256; ++at.dim) {
