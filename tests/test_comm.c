@@ -616,44 +616,6 @@ static void stopping_rank(test_rank *r)
     (void)pthread_barrier_wait(&c->done);
 }
 
-// NCCL waits for captured graphs before it ends; the library does not. Alone a rank destroys its
-// communicator, of two one does not come.
-static void graph_left_rank(test_rank *r)
-{
-    pthread_barrier_t *seen = r->user;
-    spops_status status = SPOPS_STATUS_OK;
-    graph_rows g = {.send = NULL};
-    device_graph *graph = capture_exchanges(r, &g, &status);
-    double begin;
-
-    if (r->failure[0] == '\0' && status != SPOPS_STATUS_OK)
-        test_rank_fail(r, "%s", spops_last_error(r->ctx));
-    begin = seconds();
-    if (r->num_ranks == 1) {
-        spops_comm_destroy(r->comm);
-        r->comm = NULL;
-    } else if (r->rank == 0) {
-        status = spops_comm_barrier_sync(r->ctx, r->comm);
-        if (status != SPOPS_STATUS_COMM_BROKEN)
-            test_rank_fail(r, "%s, \"%s\"", spops_status_name(status), spops_last_error(r->ctx));
-    }
-    if (seconds() - begin > 20.0) test_rank_fail(r, "it took %.1f s", seconds() - begin);
-    (void)pthread_barrier_wait(seen);
-    free_rows(r, &g, graph);
-    (void)nanosleep(&(struct timespec){1, 0},
-                    NULL); // NCCL ends now; the process must not do so first
-}
-
-Test(comm, ends_with_graphs_left)
-{
-    for (int32_t n = 1; n <= 2; ++n) {
-        pthread_barrier_t seen;
-        cr_assert_eq(pthread_barrier_init(&seen, NULL, (unsigned)n), 0);
-        (void)test_ranks_run_as(RANKS_NCCL, n, n == 1 ? LONG_MS : 8000, graph_left_rank, &seen);
-        (void)pthread_barrier_destroy(&seen);
-    }
-}
-
 Test(comm, a_rank_that_stops_ends_the_others, .timeout = 60)
 {
     for (int how = STOPS_SILENTLY; how <= BEGINS_AND_DESTROYS; ++how) {

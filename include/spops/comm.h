@@ -121,8 +121,9 @@ SPOPS_API spops_status spops_comm_get_nccl_id(spops_context *ctx, uint8_t *id);
 
 /**
  * A rank of an NCCL communicator that is opened here, and aborted where a rank stops: kernels that wait
- * for it end, and ctx can be used further. NCCL keeps the memory of an aborted or destroyed communicator
- * until the graphs that were captured with it are destroyed. Other arguments are those of spops_comm_create_nccl.
+ * for it end, and ctx can be used further. Graphs that were captured with it must be destroyed before it,
+ * and before a call that may find that a rank has stopped: NCCL waits for them. Other arguments are those
+ * of spops_comm_create_nccl.
  *
  * id        [SPOPS_COMM_NCCL_ID_BYTES] of spops_comm_get_nccl_id, the same on all ranks.
  * num_ranks 1 to SPOPS_COMM_MAX_RANKS, each on a device of its own.
@@ -138,9 +139,7 @@ SPOPS_API spops_status spops_comm_create_nccl_id(spops_context *ctx, const uint8
                                                  spops_comm **out);
 
 /**
- * Free a rank's end. Waits for the context's work, with NCCL at most timeout_ms; a second more where a graph
- * that was captured with it is still there. That graph must not be launched again; destroy it before the
- * process ends. NULL is fine. Other ranks
+ * Free a rank's end. Waits for the context's work, with NCCL at most timeout_ms. NULL is fine. Other ranks
  * that are threads and wait for this one, then or later, get an error at once.
  *
  * Threads   As calls on the communicator: the rank's thread.

@@ -6,7 +6,6 @@
 #include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -123,84 +122,6 @@ static void pause_after(double waited_ms)
     (void)nanosleep(&pause, NULL);
 }
 
-// ---- Aborts -------------------------------------------------------------------------------------
-
-// ncclCommAbort ends the kernels that wait, then waits itself until every graph that was captured with
-// the communicator is destroyed. Graphs are the user's: a thread waits for them, and this one for the
-// thread, ABORT_MS at most.
-enum { ABORT_MS = 1000 };
-
-typedef struct abort_work {
-    void *comm; // ncclComm_t
-    pthread_mutex_t lock;
-    pthread_cond_t changed;
-    bool done, is_left; // a thread that is left frees it
-} abort_work;
-
-static void free_abort_work(abort_work *work)
-{
-    (void)pthread_cond_destroy(&work->changed);
-    (void)pthread_mutex_destroy(&work->lock);
-    free(work);
-}
-
-static void *run_abort(void *argument)
-{
-    abort_work *work = argument;
-    bool is_left;
-
-    (void)nccl.abort(work->comm);
-    (void)pthread_mutex_lock(&work->lock);
-    work->done = true;
-    is_left = work->is_left;
-    (void)pthread_cond_signal(&work->changed);
-    (void)pthread_mutex_unlock(&work->lock);
-    if (is_left) free_abort_work(work);
-    return NULL;
-}
-
-// Whether the abort was done in time.
-static bool await_abort(abort_work *work)
-{
-    struct timespec end;
-    bool done;
-
-    (void)clock_gettime(CLOCK_REALTIME, &end);
-    end.tv_sec += ABORT_MS / 1000;
-    (void)pthread_mutex_lock(&work->lock);
-    while (!work->done && pthread_cond_timedwait(&work->changed, &work->lock, &end) == 0) {
-    }
-    done = work->done;
-    work->is_left = !done;
-    (void)pthread_mutex_unlock(&work->lock);
-    return done;
-}
-
-static void abort_nccl(void *comm)
-{
-    abort_work *work = calloc(1, sizeof *work); // may outlive the context and its allocator
-    pthread_t thread;
-
-    if (work == NULL) {
-        (void)nccl.abort(comm);
-        return;
-    }
-    work->comm = comm;
-    (void)pthread_mutex_init(&work->lock, NULL); // none of these fails on Linux
-    (void)pthread_cond_init(&work->changed, NULL);
-    if (pthread_create(&thread, NULL, run_abort, work) != 0) {
-        (void)nccl.abort(comm);
-        free_abort_work(work);
-        return;
-    }
-    if (await_abort(work)) {
-        (void)pthread_join(thread, NULL); // a process may end as soon as this returns
-        free_abort_work(work);
-    } else {
-        (void)pthread_detach(thread);
-    }
-}
-
 // No later call on the communicator does anything. Kernels of our own communicator that wait for other
 // ranks end.
 __attribute__((format(printf, 4, 5))) static spops_status
@@ -213,7 +134,7 @@ break_rank(spops_context *ctx, const char *call, nccl_rank *r, const char *forma
     va_end(arguments);
     r->broken = true;
     if (r->is_owned && r->comm != NULL) {
-        abort_nccl(r->comm);
+        (void)nccl.abort(r->comm);
         r->comm = NULL;
     }
     return spops_fail(ctx, SPOPS_STATUS_COMM_BROKEN, "%s: the communicator is broken: %.360s%s",
@@ -386,7 +307,7 @@ spops_status spops_cuda_comm_nccl_wait(spops_context *ctx, const spops_comm_nccl
 // Waits for nothing: where a rank has stopped, kernels may wait for it for ever.
 static void close_rank(spops_context *ctx, nccl_rank *r)
 {
-    if (r->is_owned && r->comm != NULL) abort_nccl(r->comm);
+    if (r->is_owned && r->comm != NULL) (void)nccl.abort(r->comm);
     spops_backend_free(ctx, r->staging, r->staging_bytes);
     if (r->fork != NULL) (void)cudaEventDestroy(r->fork);
     if (r->join != NULL) (void)cudaEventDestroy(r->join);
