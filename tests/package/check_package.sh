@@ -302,6 +302,7 @@ examples)
         echo "a device is required and the lines above did without"
         exit 1
     fi
+    rm -f "$work/networks.jsonl" "$work/ranks.jsonl" # lines are added
     # Every network says what its parts took, in one format.
     python3 -B "$source_dir/bench/networks.py" "$work/examples" --small --output "$work/networks.jsonl"
     [ "$(grep -o '"network": "[a-z0-9_]*".*"part": "whole"' "$work/networks.jsonl" | cut -d'"' -f4 | sort -u | wc -l)" -ge 4 ]
