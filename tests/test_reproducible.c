@@ -33,7 +33,7 @@ enum {
     DRAWS = 14,
     CHAIN_DRAWS = 5,
     PLAN_DRAWS = 2,
-    MAX_OPERATORS = 128
+    MAX_OPERATORS = 256
 };
 
 // What the calls of one run gave; those of one draw differ in nothing but where they ran.
