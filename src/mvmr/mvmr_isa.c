@@ -394,11 +394,12 @@ SPOPS_INLINE void load_transposed(int dtype, spops_matrix w, int64_t row, int64_
     for (int64_t c = 0; c < whole; c += LANES) {
         float *to = dst + c / PANEL * PANEL * DEPTH + c % PANEL;
         for (int64_t i = 0; i < LANES; ++i) {
-            const char *src = spops_element(dtype, w, col + c + i, row);
+            const char *src;
+            lines[i] = zeros;
+            if (c + i >= cols) continue;
+            src = spops_element(dtype, w, col + c + i, row);
             lines[i] = loaded + i * DEPTH;
-            if (c + i >= cols)
-                lines[i] = zeros;
-            else if (dtype == SPOPS_DTYPE_F32)
+            if (dtype == SPOPS_DTYPE_F32)
                 lines[i] = (const float *)(const void *)src;
             else
                 load_row(dtype, src, depth, loaded + i * DEPTH);
