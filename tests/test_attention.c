@@ -1142,11 +1142,17 @@ static const attention_shape many_shapes[] = {
 };
 enum { NUM_MANY_SHAPES = sizeof many_shapes / sizeof *many_shapes };
 
-ParameterizedTestParameters(attention, many_tiles_of_a_block)
+// Kernels of matrix units alone: 16 bits on CUDA.
+static struct criterion_test_params halves_on_cuda(void)
 {
     static struct case_param params[] = {{SPOPS_BACKEND_CUDA, LAUNCH_DEFAULT, SPOPS_DTYPE_F16, 0},
                                          {SPOPS_BACKEND_CUDA, LAUNCH_DEFAULT, SPOPS_DTYPE_BF16, 0}};
     return tested_here(cr_make_param_array(struct case_param, params, 2));
+}
+
+ParameterizedTestParameters(attention, many_tiles_of_a_block)
+{
+    return halves_on_cuda();
 }
 ParameterizedTest(struct case_param *p, attention, many_tiles_of_a_block, .timeout = 600)
 {
@@ -1267,9 +1273,7 @@ static const attention_shape joint_shapes[] = {
 
 ParameterizedTestParameters(attention, both_sides_in_one_pass)
 {
-    static struct case_param params[] = {{SPOPS_BACKEND_CUDA, LAUNCH_DEFAULT, SPOPS_DTYPE_F16, 0},
-                                         {SPOPS_BACKEND_CUDA, LAUNCH_DEFAULT, SPOPS_DTYPE_BF16, 0}};
-    return tested_here(cr_make_param_array(struct case_param, params, 2));
+    return halves_on_cuda();
 }
 ParameterizedTest(struct case_param *p, attention, both_sides_in_one_pass, .timeout = 600)
 {
