@@ -590,21 +590,21 @@ static spops_addnorm_options addnorm_options(const spops_boxed_call *b, const vo
 
 spops_status spops_boxed_addnorm(spops_boxed_call *b)
 {
-    enum { X, Y, Y_GAMMA, Y_BETA, GAMMA, BETA, NUM_ROWS, SUM, OUT };
+    enum { X, Y, Y_GAMMA, Y_BETA, GAMMA, BETA, NUM_ROWS, TOTAL, OUT };
     const spops_addnorm_options options = addnorm_options(b, b->args[NUM_ROWS]);
     return spops_addnorm_execute(b->ctx, b->matrices[X], b->matrices[Y], b->args[Y_GAMMA],
                                  b->args[Y_BETA], b->args[GAMMA], b->args[BETA], &options,
-                                 b->matrices[SUM], b->matrices[OUT]);
+                                 b->matrices[TOTAL], b->matrices[OUT]);
 }
 
 spops_status spops_boxed_addnorm_backward(spops_boxed_call *b)
 {
-    enum { SUM, Y, Y_GAMMA, Y_BETA, GAMMA, BETA, GRAD_SUM, GRAD_OUT, NUM_ROWS };
+    enum { TOTAL, Y, Y_GAMMA, Y_BETA, GAMMA, BETA, GRAD_TOTAL, GRAD_OUT, NUM_ROWS };
     enum { GRAD_X = NUM_ROWS + 1, GRAD_Y, GRAD_Y_GAMMA, GRAD_Y_BETA, GRAD_GAMMA, GRAD_BETA };
     const spops_addnorm_options options = addnorm_options(b, b->args[NUM_ROWS]);
     SPOPS_TRY(reserve_norm(b));
     return spops_addnorm_execute_backward(
-        b->ctx, b->matrices[GRAD_OUT], spops_boxed_optional(b, GRAD_SUM), b->matrices[SUM],
+        b->ctx, b->matrices[GRAD_OUT], spops_boxed_optional(b, GRAD_TOTAL), b->matrices[TOTAL],
         b->matrices[Y], b->args[Y_GAMMA], b->args[Y_BETA], b->args[GAMMA], b->args[BETA], &options,
         b->matrices[GRAD_X], b->matrices[GRAD_Y], written(b, GRAD_Y_GAMMA), written(b, GRAD_Y_BETA),
         written(b, GRAD_GAMMA), written(b, GRAD_BETA));
