@@ -106,6 +106,20 @@ def load_minkunet():
     return module
 
 
+def copy_seconds(tile, device, synchronize):
+    """How long the copies of a tile's points to the device take: their places and their voxels."""
+    import torch
+
+    took = []
+    for _ in range(5):
+        start = time.perf_counter()
+        there = [torch.from_numpy(x).to(device) for x in (tile.xyz, tile.voxels)]
+        synchronize()
+        took.append(time.perf_counter() - start)
+        del there
+    return float(np.median(took))
+
+
 def main():
     p = argparse.ArgumentParser()
     p.add_argument("--out", required=True)
@@ -151,6 +165,7 @@ def main():
         points.append(len(tile))
         return said
 
+    label.pin = segment.pin
     parts = {}
 
     def timed(name, function, *args):
@@ -168,12 +183,16 @@ def main():
         raise SystemExit(f"cut: {failed}")
     every = job.tiles()
     keys = [k for k in every if not job.is_labelled(k)]
-    first = timed("load one tile", job.load, every[len(every) // 2])
-    label(first)  # kernels are loaded
-    alone = []
-    for _ in range(3):
-        label(first)
-        alone.append(seconds[-1])
+    middle, alone = every[len(every) // 2], []
+    points_of_one = len(timed("load one tile", job.load, middle))
+    with engine.loaders(job, [middle] * 2, a.readers, label.pin) as loads:  # it lies where tiles of the job do
+        first = loads.result(middle, loads.submit(middle))
+        label(first)  # kernels are loaded
+        for _ in range(3):
+            label(first)
+            alone.append(seconds[-1])
+        copying = copy_seconds(first, a.device, synchronize)
+        del first
     if a.device != "cpu":
         torch.cuda.reset_peak_memory_stats()
     seconds.clear(), points.clear()
@@ -185,7 +204,9 @@ def main():
     timed("write", engine._files_here, "write", written_not, job.write, 2, True, failed, a.workers)
     n = sum(f.num_points for f in job.files)
     left["label"] = round(n * len(keys) / len(every))
-    report(a, job, parts, left, dict(tiles=len(every), halo=halo, network=sum(seconds), points_read=sum(points), points_of_one=len(first), one=min(alone)))
+    network = dict(network=sum(seconds), points_read=sum(points), tile_ms=[round(1e3 * s, 1) for s in seconds])
+    one = dict(points_of_one=points_of_one, one=min(alone), copying=copying)
+    report(a, job, parts, left, dict(tiles=len(every), halo=halo, **network, **one))
     print(f"memory: {used.most_gib():.1f} GiB of the host at most, all processes; device {', '.join(f'{m:.1f} GiB' for m in memory) or 'none'}; {len(failed)} parts failed")
     for part, error in failed.items():
         print(f"{part}: {error}")
@@ -205,6 +226,8 @@ def report(a, job, parts, left, said):
         in_job, at_once = said["points_read"] / said["network"], said["points_of_one"] / said["one"]
         print(f"{said['points_read'] / left['label']:.2f} points read for each of a core; loading one tile of {said['points_of_one']:,} points {parts['load one tile']:.2f} s")
         print(f"network {said['network']:.2f} s, {said['network'] / parts['label']:.1%} of label; {in_job:,.0f} points a second in the job, {at_once:,.0f} of one tile: {in_job / at_once:.1%}")
+        ms = np.array(said["tile_ms"])
+        print(f"one tile {1e3 * said['one']:.1f} ms, of it {1e3 * said['copying']:.1f} copies of points; in the job {np.median(ms):.1f} ms (median), {ms.min():.1f} to {ms.max():.1f}")
         said = dict(said, in_job=in_job, at_once=at_once)
     print(json.dumps(dict(points=n, files=len(job.files), distinct=a.distinct or len(job.files), device=a.device, workers=a.workers, readers=a.readers, **parts, **said)))
 

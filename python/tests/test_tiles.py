@@ -7,6 +7,7 @@ import re
 import shlex
 import signal
 import struct
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -20,7 +21,9 @@ import spops.functional as F
 import spops.nn as snn
 from spops.tiles import Failed, Grid, Job, Segment, run
 from spops.tiles._job import POINT, _by_cell, _by_index
+from spops.tiles._loaders import Processes, Room, Threads, bytes_of, loaders
 from spops.tiles._run import runtime_env
+from watched_job import Watched
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples" / "python"
 
@@ -338,25 +341,187 @@ def test_it_goes_on(scan, tmp_path, device):
         Job.create(scan, tmp_path / "out", 1.0, 60, 10, keep_logits=True)
 
 
-def test_tiles_wait(scan, tmp_path, device, monkeypatch):
-    """No more tiles are loaded ahead than there are readers, besides the one at work and the one that is kept."""
-    job = Job.create(scan, tmp_path / "out", 1.0, 30, 10)
-    loaded, labelled, most = [], [], []
-    load = Job.load
+def watched(scan, out, tile_m=30):
+    job = Watched.create(scan, out, 1.0, tile_m, 10, keep_logits=True)
+    for i in range(len(job.files)):
+        job.cut(i)
+    return job
 
-    def counted(self, key):
-        loaded.append(key)
-        most.append(len(loaded) - len(labelled))
-        return load(self, key)
+
+def test_tiles_wait(scan, tmp_path, device):
+    """No more tiles are loaded ahead than there are readers, besides the one at work and the one that is kept."""
+    for readers in (1, 3):
+        job = watched(scan, tmp_path / f"out{readers}")
+        labelled, most = [], []
+
+        def label(tile):
+            most.append(len(Watched.seen(job)) - len(labelled))
+            time.sleep(0.01)
+            labelled.append(tile.key)
+            return by_height(tile)
+
+        run(job, lambda: label, show=False, readers=readers)
+        seen = Watched.seen(job)
+        assert sorted((int(i), int(j)) for i, j, *_ in seen) == sorted(labelled) == job.tiles() and len(seen) > 40
+        assert labelled == job.tiles() and max(most) <= readers + 2
+        assert {who for _, _, who, _ in seen} == ({"here"} if readers == 1 else {"loader"})
+        assert (str(os.getpid()) in {pid for *_, pid in seen}) == (readers == 1)
+
+
+def mapped():
+    """Memory that is shared with loaders, of this process."""
+    with open("/proc/self/maps", encoding="ascii") as f:
+        return sum("memfd:tile" in line for line in f)
+
+
+def test_loaders(scan, tmp_path, device, monkeypatch):
+    """Processes load what this one loads, and memory is given back and reused; it is pinned before it is seen, and undone."""
+    job = watched(scan, tmp_path / "out", 60)
+    keys, pinned, many = job.tiles(), {}, []
+
+    def pin(memory):
+        begin = memory.ctypes.data
+        assert begin not in pinned
+        many.append(memory.nbytes)
+        pinned[begin] = memory.nbytes
+        return lambda: pinned.pop(begin)
+
+    before, at_most = mapped(), job.points_at_most(keys)
+    with loaders(job, keys, 2, pin) as loads:
+        assert isinstance(loads, Processes) and mapped() == before + 4
+        for key in keys:
+            tile, expected = loads.result(key, loads.submit(key)), Job.load(job, key)
+            assert len(tile) == len(expected) <= at_most
+            for name, array in vars(expected).items():
+                assert name in ("key", "grid") or np.array_equal(getattr(tile, name), array), name
+            spans = [(x.ctypes.data, x.ctypes.data + x.nbytes) for x in vars(tile).values() if isinstance(x, np.ndarray)]
+            inside = [any(b <= first and last <= b + n for b, n in pinned.items()) for first, last in spans]
+            assert all(inside) and len(inside) == 6
+            loads.release(key)
+        waiting = [(key, loads.submit(key)) for key in keys[:4]]
+        with pytest.raises(IndexError):
+            loads.submit(keys[4])  # there is no fifth piece
+        assert all(loads.result(*w) is not None for w in waiting)
+        pids = [p.pid for p in loads.pool._processes.values()]
+    del tile
+    assert mapped() == before and not pinned and 4 <= len(many) < len(keys) and len(pids) in (1, 2)
+    assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
+    for name in ("no memory", "none of this kind"):
+        with monkeypatch.context() as m:
+            if name == "no memory":
+                m.setattr(os, "memfd_create", lambda _: os.open("/dev/null", os.O_RDONLY))
+            else:
+                m.delattr(os, "memfd_create")
+            with loaders(job, keys, 2) as loads:
+                assert isinstance(loads, Threads) and len(loads.result(keys[-1], loads.submit(keys[-1]))) == len(expected)
+    with pytest.raises(MemoryError, match="a tile takes"):
+        Job.load(job, keys[0], Room(np.empty(100, np.uint8)).empty)
+    assert len(Job.load(job, keys[-1], Room(np.empty(bytes_of(at_most), np.uint8)).empty)) == len(expected)
+
+
+def test_pin(device):
+    """CUDA copies from memory that is pinned; a refusal is no error of what comes after."""
+    segment = Segment(torch.nn.Identity(), str(device))
+    memory = np.arange(1 << 20, dtype=np.int32).view(np.uint8)
+    undo = segment.pin(memory)
+    if device.type == "cpu":
+        assert undo is None
+        return
+    here = torch.from_numpy(memory)
+    for _ in range(2):
+        assert undo is not None and here.is_pinned()
+        assert segment.pin(memory) is None  # it is already
+        assert torch.equal((here.to(device) + 1).cpu(), here + 1)
+        torch.cuda.synchronize()
+        undo()
+        assert not here.is_pinned()
+        undo = segment.pin(memory)
+    undo()
+
+
+def test_loader_ends(scan, tmp_path, device):
+    """A loader that is killed, or fails, takes nothing along: the result is whole and the same, and no process is left."""
+    whole = Job.create(scan, tmp_path / "whole", 1.0, 60, 10, keep_logits=True)
+    run(whole, lambda: by_height, show=False)
+    job = watched(scan, tmp_path / "out", 60)
+    keys = job.tiles()
+    (tmp_path / "out" / "dies_{}_{}".format(*keys[3])).touch()
+    (tmp_path / "out" / "fails_{}_{}".format(*keys[-1])).touch()
+    before, said = mapped(), []
 
     def label(tile):
-        time.sleep(0.01)
-        labelled.append(tile.key)
+        said.append(tile.key)
         return by_height(tile)
 
-    monkeypatch.setattr(Job, "load", counted)
-    run(job, lambda: label, show=False, readers=3)
-    assert sorted(loaded) == job.tiles() and len(loaded) > 40 and 3 <= max(most) <= 5
+    run(job, lambda: label, show=False, readers=2)
+    assert_same(job, whole)
+    who = {(int(i), int(j)): loader for i, j, loader, _ in Watched.seen(job)}
+    assert said == keys and who[keys[3]] == who[keys[-1]] == "here" and who[keys[0]] == who[keys[-2]] == "loader"
+    assert mapped() == before and job.is_written(0) and job.is_written(1)
+    again = watched(scan, tmp_path / "again", 60)
+
+    def ends(tile):
+        if tile.key == keys[2]:
+            raise KeyboardInterrupt
+        return by_height(tile)
+
+    with pytest.raises(KeyboardInterrupt):
+        run(again, lambda: ends, show=False, readers=2)
+    assert [k for k in keys if again.is_labelled(k)] == keys[:2] and not children()
+    run(again, lambda: by_height, show=False, readers=2)
+    assert_same(again, whole)
+
+
+def children(pid=None):
+    """Processes of spawn that a process started and that still are."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            state, parent = (place / "stat").read_text().rpartition(")")[2].split()[:2]
+            if int(parent) == (pid or os.getpid()) and state != "Z" and b"spawn_main" in (place / "cmdline").read_bytes():
+                found.append(int(place.name))
+        except OSError:
+            pass
+    return found
+
+
+KILLED = """
+import sys, time
+from pathlib import Path
+from spops.tiles import Job, run
+
+def label(tile):
+    Path(sys.argv[1], "at_work").touch()
+    time.sleep(60)
+
+if __name__ == "__main__":
+    run(Job.create(sys.argv[2:], sys.argv[1], 1.0, 60, 10, keep_logits=True), lambda: label, show=False, readers=2)
+"""
+
+
+def test_killed(scan, tmp_path, device):
+    """A job that is killed leaves no process, hence no memory; it goes on."""
+    (tmp_path / "job.py").write_text(KILLED)
+    command = [sys.executable, str(tmp_path / "job.py"), str(tmp_path / "out"), *scan]
+    path = os.pathsep.join([str(Path(spops.__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])])
+    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": path})
+    try:
+        end = time.monotonic() + 120
+        while not (tmp_path / "out" / "at_work").exists():
+            assert process.poll() is None and time.monotonic() < end
+            time.sleep(0.05)
+        loading = children(process.pid)
+    finally:
+        process.kill()
+        process.wait()
+    assert len(loading) == 2
+    end = time.monotonic() + 30
+    while any(os.path.exists(f"/proc/{pid}") and "Z" not in Path(f"/proc/{pid}/stat").read_text().split(")")[1][:3] for pid in loading):
+        assert time.monotonic() < end, f"{loading} are left"
+        time.sleep(0.05)
+    job = Job.create(scan, tmp_path / "out", 1.0, 60, 10, keep_logits=True)
+    run(job, lambda: by_height, show=False)
+    assert job.is_written(0) and job.is_written(1)
 
 
 def test_crop_independent_is_of_its_thread():

@@ -9,15 +9,20 @@ import math
 import sys
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
+from . import Failed, Job, run
 
-from .. import SparseTensor, receptive_field_of
-from . import Failed, Job, Segment, run
+if TYPE_CHECKING:
+    import torch
+
+    from . import Segment
 
 
 def load_network(name: str, checkpoint: str | None) -> torch.nn.Module:
     """What FILE.py:NAME or MODULE:NAME makes, with the state of a checkpoint."""
+    import torch  # here and below: processes that read files import this module
+
     module, _, attribute = name.rpartition(":")
     if not module:
         raise SystemExit(f"--network is {name!r}, expected FILE.py:NAME or MODULE:NAME")
@@ -36,6 +41,10 @@ def load_network(name: str, checkpoint: str | None) -> torch.nn.Module:
 
 def halo_of(net: torch.nn.Module, columns: int) -> int:
     """Voxels along x and y that the network reads around one; it is run on a few made ones."""
+    import torch
+
+    from .. import SparseTensor, receptive_field_of
+
     device = next((p.device for p in net.parameters()), torch.device("cpu"))
     with torch.device("cpu"):
         rows = torch.unique(torch.randint(0, 32, (2000, 4), generator=torch.Generator().manual_seed(1)) % torch.tensor([1, 32, 32, 32]), dim=0)
@@ -48,6 +57,10 @@ def halo_of(net: torch.nn.Module, columns: int) -> int:
 
 
 def make_segment(network: str, checkpoint: str | None, device: str, dtype: str, logits: bool) -> Segment:
+    import torch
+
+    from . import Segment
+
     return Segment(load_network(network, checkpoint), device, getattr(torch, dtype), logits=logits)
 
 
@@ -71,7 +84,7 @@ def parse(arguments) -> argparse.Namespace:
     p.add_argument("--workers", type=int, default=1, help="processes that cut and write; Ray: actors that label (1)")
     p.add_argument("--cpus", type=float, default=1.0, help="Ray: cores of an actor without a GPU (1)")
     p.add_argument("--gpus", type=float, default=0.0, help="Ray: GPUs of an actor (0)")
-    p.add_argument("--readers", type=int, default=1, help="tiles that are loaded at a time (1)")
+    p.add_argument("--readers", type=int, default=1, help="tiles that are loaded at a time, in processes where there are several (1)")
     p.add_argument("--memory", type=float, help="Ray: GiB for tiles on the way")
     p.add_argument("--address", help="Ray: of a cluster; without it one is started here")
     p.add_argument("--quiet", action="store_true", help="no lines of progress")

@@ -2,7 +2,7 @@
 """Where tiles are: numbers of voxels, which do not depend on what else there is."""
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -107,10 +107,7 @@ class Tile:
     intensity: np.ndarray
     source: np.ndarray
     index: np.ndarray
-    is_core: np.ndarray = field(init=False)
-
-    def __post_init__(self):
-        self.is_core = self.grid.is_core(self.key, self.voxels)
+    is_core: np.ndarray
 
     def __len__(self) -> int:
         return len(self.xyz)

@@ -98,6 +98,14 @@ def _by_index(points: np.ndarray) -> np.ndarray:
     return ordered
 
 
+def arrays_of(n: int, empty: Callable) -> dict[str, np.ndarray]:
+    """The arrays of a Tile of n points; empty: (shape, dtype) -> array."""
+    return dict(
+        xyz=empty((n, 3), np.float64), voxels=empty((n, 3), np.int32), index=empty(n, np.int64), source=empty(n, np.int32),
+        intensity=empty(n, np.uint16), is_core=empty(n, np.bool_),
+    )  # fmt: skip
+
+
 def _write(path: Path, write: Callable) -> None:
     """A file that is there whole or not at all."""
     part = path.with_name(f".{os.getpid()}.{path.name}")
@@ -221,22 +229,31 @@ class Job:
     def is_labelled(self, key: Key) -> bool:
         return self._part(key).exists()
 
-    def load(self, key: Key) -> Tile:
-        """The points of a tile and of its halo."""
+    def points_at_most(self, keys: Sequence[Key]) -> int:
+        """More points none of these tiles reads; that many are in the cells around one."""
+        points: dict[Key, int] = {}
+        for number in range(len(self.files)):
+            for entry in os.scandir(self._at("cut", str(number))):
+                if entry.name.endswith(".bin"):
+                    cell = tuple(map(int, entry.name[: -len(".bin")].split("_")))
+                    points[cell] = points.get(cell, 0) + entry.stat().st_size // POINT.itemsize
+        return max((sum(points.get(cell, 0) for cell in self.grid.cells_of(key)) for key in keys), default=0)
+
+    def load(self, key: Key, empty: Callable = np.empty) -> Tile:
+        """The points of a tile and of its halo; empty: (shape, dtype) -> array, which makes the arrays."""
         found = [self._points(key, number) for number in range(len(self.files))]
-        n = sum(map(len, found))
-        xyz, voxels = np.empty((n, 3)), np.empty((n, 3), np.int32)
-        intensity, number_of, index = np.empty(n, np.uint16), np.empty(n, np.int32), np.empty(n, np.int64)
+        tile = Tile(key, self.grid, **arrays_of(sum(map(len, found)), empty))
         done = 0
         for number, source in enumerate(self.files):
             points, found[number] = found[number], None
             for block in _blocks(len(points)):
                 to = slice(done, done + block.stop - block.start)
-                xyz[to] = source.metres(points["xyz"][block])
-                voxels[to] = self.grid.voxels(xyz[to])
-                intensity[to], number_of[to], index[to] = points["intensity"][block], number, points["index"][block]
+                tile.xyz[to] = source.metres(points["xyz"][block])
+                tile.voxels[to] = self.grid.voxels(tile.xyz[to])
+                tile.intensity[to], tile.source[to], tile.index[to] = points["intensity"][block], number, points["index"][block]
+                tile.is_core[to] = self.grid.is_core(key, tile.voxels[to])
                 done = to.stop
-        return Tile(key, self.grid, xyz, voxels, intensity, number_of, index)
+        return tile
 
     def _points(self, key: Key, file: int) -> np.ndarray:
         """The points of a file that a tile reads, in the order of the file."""
@@ -260,7 +277,10 @@ class Job:
         if len(labels) != len(tile):
             raise ValueError(f"tile {tile.key}: {len(labels)} labels for {len(tile)} points")
         more = {} if logits is None or not self.keep_logits else dict(logits=logits[core])
-        files, counts = np.unique(tile.source[core], return_counts=True)  # points of a tile lie by file
+        ends = np.searchsorted(tile.source[core], np.arange(len(self.files) + 1, dtype=np.int32))  # points of a tile lie by file
+        counts = np.diff(ends)
+        files = np.flatnonzero(counts).astype(np.int32)
+        counts = counts[files]
         index = tile.index[core].astype(np.uint32)
         _write(self._part(tile.key), lambda f: np.savez(f, files=files, counts=counts, index=index, labels=labels[core].astype(np.uint8), **more))
 

@@ -16,6 +16,7 @@ from functools import partial
 
 from ._grid import Key, Tile
 from ._job import Job
+from ._loaders import Processes, Threads, end_with_parent, loaders
 
 
 class Failed(RuntimeError):
@@ -59,24 +60,16 @@ def attempt(job: Job, key: Key, function: Callable, retries: int, tile: Tile | N
 # ---- This process -------------------------------------------------------------------------------
 
 
-def _ahead(job: Job, keys: list[Key], readers: int):
-    """Tiles in order, loaded by threads; as many wait as there are threads."""
-
-    def load(key: Key) -> Tile | None:
-        try:
-            return job.load(key)
-        except Exception:  # the try itself loads again, and says what is wrong
-            return None
-
-    with ThreadPoolExecutor(readers) as pool:
-        waiting: deque = deque()
-        for key in keys:
-            waiting.append((key, pool.submit(load, key)))
-            if len(waiting) > readers:
-                first, tile = waiting.popleft()
-                yield first, tile.result()
-        for first, tile in waiting:
-            yield first, tile.result()
+def _ahead(loads: Threads | Processes, keys: list[Key], readers: int):
+    """Tiles in order; as many are loaded, or wait, as there are readers. None: a tile that could not be loaded."""
+    waiting: deque = deque()
+    for key in keys:
+        waiting.append((key, loads.submit(key)))
+        if len(waiting) > readers:
+            first, loading = waiting.popleft()
+            yield first, loads.result(first, loading)
+    for first, loading in waiting:
+        yield first, loads.result(first, loading)
 
 
 def _tried(function: Callable, part: int, retries: int) -> tuple[int, str]:
@@ -91,6 +84,7 @@ def _tried(function: Callable, part: int, retries: int) -> tuple[int, str]:
 
 def _with_one_thread() -> None:
     """A process beside others: LAZ would be read and written by as many threads as there are cores, in each."""
+    end_with_parent()
     os.environ.setdefault("RAYON_NUM_THREADS", "1")
 
 
@@ -114,11 +108,11 @@ def _files_here(name: str, parts: list[int], function: Callable, retries: int, s
 
 
 def _label_here(job: Job, keys: list[Key], make: Callable[[], Callable], retries: int, show: bool, failed: dict, readers: int) -> None:
-    """The function runs here, one tile after the other; threads load the next tiles and keep what was said of the last."""
+    """The function runs here, one tile after the other, while the next tiles are loaded and what was said of the last is kept."""
     if not keys:
         return
     function, progress, kept = make(), Progress("label", len(keys), show), deque()
-    with ThreadPoolExecutor(1) as writer:
+    with loaders(job, keys, readers, getattr(function, "pin", None)) as loads, ThreadPoolExecutor(1) as writer:
 
         def keep(tile: Tile, *what) -> None:
             kept.append((tile.key, writer.submit(job.keep, tile, *what)))
@@ -128,11 +122,15 @@ def _label_here(job: Job, keys: list[Key], make: Callable[[], Callable], retries
                 key, future = kept.popleft()
                 if future.exception() is not None:
                     failed[key] = str(future.exception())
+                loads.release(key)
 
-        for key, tile in _ahead(job, keys, readers):
+        for key, tile in _ahead(loads, keys, readers):
             points, error = attempt(job, key, function, retries, tile, keep)
             if error:
                 failed[key] = error
+            if not kept or kept[-1][0] != key:
+                loads.release(key)
+            del tile
             settle(1)
             progress.add(points)
         settle(0)
@@ -252,14 +250,16 @@ def run(
     ----------
     job : Job
     make : () -> function of a Tile, as :meth:`Job.label` takes it; called once in each worker
-    engine : local: this process labels tiles; threads load the next ones and keep what was said of the last. ray:
-        Ray Data, with tasks that load tiles and a pool of actors that label them; Ray stops readers while its
+    engine : local: this process labels tiles, while the next ones are loaded and what was said of the last is kept.
+        ray: Ray Data, with tasks that load tiles and a pool of actors that label them; Ray stops readers while its
         memory for what is on the way is full.
     retries : how often a tile is tried again after an exception, or after the end of its process
     show : lines of progress on stderr
     workers : processes that cut and write files; of Ray: actors that label
     cpus, gpus : of Ray: what an actor has
-    readers : tiles that are loaded at a time
+    readers : tiles that are loaded at a time; of this process: by as many processes, where there are more than one.
+        A tile's arrays are then the function's until it returns. Scripts need "if __name__ == '__main__'", as with
+        several workers.
     memory_bytes : of Ray: for tiles on the way; None: what Ray decides
 
     Raises

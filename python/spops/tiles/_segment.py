@@ -2,6 +2,7 @@
 """From a tile's points to labels, in such a way that other points change no bit."""
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import numpy as np
@@ -41,6 +42,19 @@ class Segment:
     ):
         self.net, self.device, self.dtype, self.logits = net.eval().to(device), torch.device(device), dtype, logits
         self.features = features or getattr(net, "features", None) or plain_features
+
+    def pin(self, memory: np.ndarray) -> Callable[[], None] | None:
+        """Let CUDA copy from bytes in which tiles will be, with no copy in between. Returns what undoes it; None: it cannot be."""
+        if self.device.type != "cuda":
+            return None
+        runtime, begin = torch.cuda.cudart(), memory.ctypes.data
+        with torch.cuda.device(self.device):
+            torch.cuda.current_stream().synchronize()  # there is a context
+            if int(runtime.cudaHostRegister(begin, memory.nbytes, 1)) != 0:  # for all contexts
+                with contextlib.suppress(RuntimeError):
+                    torch.ones(1, device=self.device)  # else a later launch would be told of that error
+                return None
+        return lambda: runtime.cudaHostUnregister(begin)
 
     def voxels(self, tile: Tile) -> tuple[SparseTensor, torch.Tensor]:
         """The voxels of a tile, and its points in voxels from the first one on."""
