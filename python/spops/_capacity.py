@@ -16,11 +16,10 @@ from . import _layers, _library, _made, _rows
 from . import functional as F
 from ._device import call_on
 from ._plan import HEAD, Plan, description_of
+from ._structs import KernelShape
 from ._tensor import Kernel, Relation, Sites
-from .weights import _Options, _Shape
 
 _c = ctypes
-_lib = _library.c
 _CAPACITY_EXCEEDED = 8
 
 
@@ -52,18 +51,10 @@ class Capacity:
 
 # ---- Descriptions and blocks ----------------------------------------------------------------------
 
-
-_lib.spops_plan_measure.restype = _c.c_int
-_lib.spops_plan_measure.argtypes = [_c.c_void_p, _c.c_void_p, _c.c_int32, _c.POINTER(_c.c_size_t), _c.c_void_p]
-_lib.spops_plan_attach.restype = _c.c_int
-_lib.spops_plan_attach.argtypes = [
-    _c.c_void_p, _c.c_void_p, _c.c_int32, _c.c_void_p, _c.c_size_t, _c.c_void_p, _c.c_int32, _c.POINTER(_c.c_void_p),
-]  # fmt: skip
-_lib.spops_plan_destroy.restype = None
-_lib.spops_plan_destroy.argtypes = [_c.c_void_p]
-
-_lib.spops_kernel_shape_num_candidates.restype = _c.c_int64
-_lib.spops_kernel_shape_num_candidates.argtypes = [_c.c_void_p, _c.c_int]
+_p = _c.c_void_p
+_attach = _library.function("spops_plan_attach", _c.c_int, _p, _c.POINTER(_c.c_int64), _c.c_int32, _p, _c.c_size_t, _p, _c.c_int32, _c.POINTER(_p))
+_plan_destroy = _library.function("spops_plan_destroy", None, _p)
+_num_candidates = _library.function("spops_kernel_shape_num_candidates", _c.c_int64, _c.POINTER(KernelShape), _c.c_int)
 
 _contexts: dict = {}  # by device: they measure and look
 _sizes: dict = {}  # bytes, by device and description
@@ -72,20 +63,14 @@ _exact: dict = {}  # descriptions of exact plans of one row
 
 def _context(device: torch.device):
     if device not in _contexts:
-        cuda = device.type == "cuda"
-        options = _Options(_c.sizeof(_Options), 2 if cuda else 1, device.index or 0, 1)
-        ctx = _c.c_void_p()
-        _library.fail(_lib.spops_context_create(_c.byref(options), _c.byref(ctx)))
-        _contexts[device] = ctx
+        _contexts[device] = _library.new_context(device.type, device.index or 0, num_threads=1)
     return _contexts[device]
 
 
 def _bytes(ints: tuple, device: torch.device) -> int:
     key = ints, device
     if key not in _sizes:
-        ctx, size = _context(device), _c.c_size_t()
-        _library.fail(_lib.spops_plan_measure(ctx, (_c.c_int64 * len(ints))(*ints), len(ints), _c.byref(size), None), ctx)
-        _sizes[key] = size.value
+        _sizes[key] = _library.measure(_context(device), ints)
     return _sizes[key]
 
 
@@ -146,12 +131,12 @@ def conv_ints(of_map: tuple, kernel: Kernel, kind: str, width: int, device) -> t
 
 def _candidates(kernel: Kernel, transposed: bool) -> int:
     """Most outputs that one row can have."""
-    shape = _Shape(_c.sizeof(_Shape), kernel.dims)
+    shape = KernelShape(kernel.dims)
     for name in ("size", "stride", "padding", "dilation"):
         values = getattr(kernel, name)
         for a in range(4):
             getattr(shape, name)[a] = values[a] if a < kernel.dims else int(name != "padding")
-    return _lib.spops_kernel_shape_num_candidates(_c.byref(shape), transposed)
+    return _num_candidates(_c.byref(shape), transposed)
 
 
 def pool_ints(parent: tuple, gradients: str, width: int, **fields) -> tuple:
@@ -266,13 +251,12 @@ def overflow(plans) -> list[str]:
         if plan.device.type == "cuda":
             torch.cuda.synchronize(plan.device)
         ints = (_c.c_int64 * len(plan.ints))(*plan.ints)
-        _library.fail(_lib.spops_plan_attach(ctx, ints, len(ints), block.data_ptr(), 4 * block.numel(), None, 0, _c.byref(handle)), ctx)
+        _library.fail(_attach(ctx, ints, len(ints), block.data_ptr(), 4 * block.numel(), None, 0, _c.byref(handle)), ctx)
         info = (_c.c_size_t * 1)(8)  # its size: nothing more is wanted
-        look = getattr(_lib, f"spops_{plan.kind}_get_info_sync")
-        look.restype, look.argtypes = _c.c_int, [_c.c_void_p, _c.c_void_p, _c.c_void_p]
+        look = _library.function(f"spops_{plan.kind}_get_info_sync", _c.c_int, _p, _p, _p)
         status = look(ctx, handle, info)
-        message = _lib.spops_last_error(ctx).decode()
-        _lib.spops_plan_destroy(handle)
+        message = _library.c.spops_last_error(ctx).decode()
+        _plan_destroy(handle)
         if status == _CAPACITY_EXCEEDED:
             found.append(f"{what}: {message}")
         else:

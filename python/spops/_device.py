@@ -12,21 +12,10 @@ import threading
 
 import torch
 
-from . import _library
+from . import _library, _structs
 
 has_cuda = bool(_library.c.spops_has_cuda()) and torch.backends.cuda.is_built()
 current_stream = torch._C._cuda_getCurrentRawStream if has_cuda else None
-
-_p, _size = ctypes.c_void_p, ctypes.c_size_t
-_alloc_type = ctypes.CFUNCTYPE(_p, _p, _size, _p)
-_free_type = ctypes.CFUNCTYPE(None, _p, _p, _size, _p)
-
-
-class _Allocator(ctypes.Structure):
-    _fields_ = [
-        ("user", _p), ("host_alloc", _p), ("host_free", _p), ("device_alloc", _alloc_type), ("device_free", _free_type),
-    ]  # fmt: skip
-
 
 closing = False  # the interpreter ends: torch's allocator may be gone
 
@@ -51,9 +40,9 @@ def _free(user, memory, size, stream):
         torch._C._cuda_cudaCachingAllocator_raw_delete(memory)
 
 
-_allocator = _Allocator(None, None, None, _alloc_type(_alloc), _free_type(_free))
+allocator = _structs.Allocator(device_alloc=_structs.AllocFunction(_alloc), device_free=_structs.FreeFunction(_free))
 if has_cuda:
-    _library.c.spops_call_set_allocator(ctypes.byref(_allocator))
+    _library.c.spops_call_set_allocator(ctypes.byref(allocator))
 
 
 def stream_of(device: torch.device):

@@ -11,64 +11,9 @@ import os
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from . import _structs
+
 _c = ctypes
-
-
-class _Argument(_c.Structure):
-    _fields_ = [
-        ("struct_size", _c.c_size_t),
-        ("name", _c.c_char_p),
-        ("kind", _c.c_int),
-        ("is_optional", _c.c_int32),
-        ("needs", _c.c_char_p),
-        ("type", _c.c_char_p),
-        ("num_dims", _c.c_int32),
-        ("dims", _c.c_char_p * 3),
-        ("is_dense", _c.c_int32),
-        ("may_be", _c.c_char_p),
-        ("is_updated", _c.c_int32),
-        ("first", _c.c_char_p),
-        ("last", _c.c_char_p),
-        ("values", _c.c_char_p),
-        ("int_default", _c.c_int64),
-        ("float_default", _c.c_double),
-        ("count", _c.c_int32),
-    ]
-
-
-class _Operator(_c.Structure):
-    _fields_ = [
-        ("struct_size", _c.c_size_t),
-        ("name", _c.c_char_p),
-        ("function", _c.c_char_p),
-        ("types", _c.c_char_p),
-        ("inputs", _c.c_char_p),
-        ("outputs", _c.c_char_p),
-        ("attributes", _c.c_char_p),
-        ("gradient", _c.c_char_p),
-        ("scratch", _c.c_char_p),
-        ("doc", _c.c_char_p),
-        ("index", _c.c_int32),
-        ("num_inputs", _c.c_int32),
-        ("num_outputs", _c.c_int32),
-        ("num_attributes", _c.c_int32),
-        ("num_optional", _c.c_int32),
-        ("arguments", _c.POINTER(_c.POINTER(_Argument))),
-        ("entry", _c.c_void_p),
-        ("needs_handles", _c.c_int32),
-    ]
-
-
-class _Kind(_c.Structure):
-    _fields_ = [
-        ("struct_size", _c.c_size_t),
-        ("kind", _c.c_int),
-        ("version", _c.c_int32),
-        ("name", _c.c_char_p),
-        ("fields", _c.c_char_p),
-        ("parents", _c.c_char_p),
-        ("state", _c.c_char_p),
-    ]
 
 
 class CommBroken(RuntimeError):
@@ -94,39 +39,58 @@ def _find() -> str:
 path = _find()
 c = _c.CDLL(path)
 
-c.spops_operators.restype = _c.POINTER(_c.POINTER(_Operator))
-c.spops_operators.argtypes = [_c.POINTER(_c.c_int32)]
-c.spops_plan_kinds.restype = _c.POINTER(_Kind)
-c.spops_plan_kinds.argtypes = [_c.POINTER(_c.c_int32)]
-c.spops_plan_get_kind.restype = _c.c_int
-c.spops_plan_get_kind.argtypes = [_c.c_void_p]
-c.spops_plan_get_fields.restype = _c.c_int32
-c.spops_plan_get_fields.argtypes = [_c.c_void_p, _c.POINTER(_c.c_int64), _c.c_int32]
-c.spops_plan_bytes.restype = _c.c_size_t
-c.spops_plan_bytes.argtypes = [_c.c_void_p]
-c.spops_plan_scratch_bytes.restype = _c.c_size_t
-c.spops_plan_scratch_bytes.argtypes = [_c.c_void_p]
-c.spops_call_destroy.restype = None
-c.spops_call_destroy.argtypes = [_c.c_void_p]
-c.spops_call_release.restype = None
-c.spops_call_release.argtypes = []
-c.spops_call_set_stream.restype = None
-c.spops_call_set_stream.argtypes = [_c.c_int32, _c.c_void_p]
-c.spops_call_set_device.restype = None
-c.spops_call_set_device.argtypes = [_c.c_int32]
-c.spops_call_set_allocator.restype = None
-c.spops_call_set_allocator.argtypes = [_c.c_void_p]
-c.spops_has_cuda.restype = _c.c_int
-c.spops_has_cuda.argtypes = []
-c.spops_version.restype = _c.c_char_p
-c.spops_version.argtypes = []
-c.spops_last_error.restype = _c.c_char_p
-c.spops_last_error.argtypes = [_c.c_void_p]
+_p, _i32 = _c.c_void_p, _c.c_int32
+bound: dict[str, tuple] = {}  # types of the calls that Python makes: result, then arguments
+
+
+def function(name: str, result, *arguments):
+    """A call of the library, with its types."""
+    f = getattr(c, name)
+    f.restype, f.argtypes = result, arguments
+    bound[name] = result, *arguments
+    return f
+
+
+for _name, *_types in (
+    ("spops_operators", _c.POINTER(_c.POINTER(_structs.Operator)), _c.POINTER(_i32)),
+    ("spops_plan_kinds", _c.POINTER(_structs.Kind), _c.POINTER(_i32)),
+    ("spops_plan_get_kind", _c.c_int, _p),
+    ("spops_plan_get_fields", _i32, _p, _c.POINTER(_c.c_int64), _i32),
+    ("spops_plan_bytes", _c.c_size_t, _p),
+    ("spops_plan_scratch_bytes", _c.c_size_t, _p),
+    ("spops_plan_measure", _c.c_int, _p, _c.POINTER(_c.c_int64), _i32, _c.POINTER(_c.c_size_t), _c.POINTER(_c.c_size_t)),
+    ("spops_call_destroy", None, _p),
+    ("spops_call_release", None),
+    ("spops_call_set_stream", None, _i32, _p),
+    ("spops_call_set_device", None, _i32),
+    ("spops_call_set_allocator", None, _c.POINTER(_structs.Allocator)),
+    ("spops_context_create", _c.c_int, _c.POINTER(_structs.ContextOptions), _c.POINTER(_p)),
+    ("spops_context_destroy", None, _p),
+    ("spops_has_cuda", _c.c_int),
+    ("spops_version", _c.c_char_p),
+    ("spops_last_error", _c.c_char_p, _p),
+):
+    function(_name, *_types)
 
 
 def fail(status: int, ctx=None) -> None:
     """Raise what a status of the library stands for, with its line of detail."""
     if status == 0:
         return
-    kinds = {1: ValueError, 2: MemoryError, 3: NotImplementedError}
+    kinds = {1: ValueError, 2: MemoryError, 3: NotImplementedError, 10: CommBroken}
     raise kinds.get(status, RuntimeError)(c.spops_last_error(ctx).decode())
+
+
+def new_context(device_type: str, device: int = 0, **options) -> _c.c_void_p:
+    """A context on "cpu" or "cuda"; options as spops_context_options has them. spops_context_destroy frees it."""
+    given = _structs.ContextOptions(backend={"cpu": 1, "cuda": 2}[device_type], device=device, **options)
+    ctx = _p()
+    fail(c.spops_context_create(_c.byref(given), _c.byref(ctx)))
+    return ctx
+
+
+def measure(ctx, ints: tuple[int, ...]) -> int:
+    """Bytes of the block of a described plan with all that it stands on."""
+    size = _c.c_size_t()
+    fail(c.spops_plan_measure(ctx, (_c.c_int64 * len(ints))(*ints), len(ints), _c.byref(size), None), ctx)
+    return size.value

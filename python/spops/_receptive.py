@@ -7,30 +7,14 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from . import _library
+from . import _library, _structs
 
 KINDS = "row", "submanifold", "convolution", "transposed", "linear", "window", "all"
 _UNBOUNDED = 2**63 - 1
-_DIMS = 4
 
 
-class _Shape(ctypes.Structure):
-    _fields_ = [("struct_size", ctypes.c_size_t), ("dims", ctypes.c_int32)] + [(n, ctypes.c_int32 * _DIMS) for n in ("size", "stride", "padding", "dilation")]
-
-
-class _Layer(ctypes.Structure):
-    _fields_ = [("kind", ctypes.c_int), ("of", ctypes.c_int32 * 2), ("kernel", ctypes.POINTER(_Shape)), ("shift", ctypes.c_int32 * _DIMS)]
-
-
-class _Reach(ctypes.Structure):
-    _fields_ = [("is_read", ctypes.c_int32), ("reserved", ctypes.c_int32)]
-    _fields_ += [(n, ctypes.c_int64 * _DIMS) for n in ("stride", "lower", "upper")]
-    _fields_ += [(n, ctypes.c_double * _DIMS) for n in ("lower_m", "upper_m")]
-
-
-_call = _library.c.spops_receptive_field
-_call.restype = ctypes.c_int
-_call.argtypes = [ctypes.c_int32, ctypes.POINTER(ctypes.c_double), ctypes.POINTER(_Layer), ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(_Reach)]
+_call = _library.function("spops_receptive_field", ctypes.c_int, ctypes.c_int32, ctypes.POINTER(ctypes.c_double), ctypes.POINTER(_structs.ReceptiveLayer),
+                         ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(_structs.Reach))  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -108,17 +92,17 @@ def receptive_field(layers: Sequence[Layer], dims: int = 3, size_m: float | Sequ
     ValueError, NotImplementedError : as spops_receptive_field.
     """
     n = len(layers)
-    shapes, rows = (_Shape * n)(), (_Layer * n)()
+    shapes, rows = (_structs.KernelShape * n)(), (_structs.ReceptiveLayer * n)()
     for layer, shape, row in zip(layers, shapes, rows):
         if layer.kind not in KINDS:
             raise ValueError(f"receptive_field: kind is {layer.kind!r}, expected one of {' '.join(KINDS)}")
         of = [*layer.of, -1][:2]
-        shape.struct_size, shape.dims = ctypes.sizeof(_Shape), dims
+        shape.struct_size, shape.dims = ctypes.sizeof(shape), dims
         for name in ("size", "stride", "padding", "dilation"):
             for a, v in enumerate(_per_axis(getattr(layer, name), dims)):
                 getattr(shape, name)[a] = v
         row.kind, row.kernel = KINDS.index(layer.kind), ctypes.pointer(shape)
-        row.of[0], row.of[1] = of
+        setattr(row, "from", (ctypes.c_int32 * 2)(*of))
         for a, v in enumerate(_per_axis(layer.shift, dims)):
             row.shift[a] = v
     size = None
@@ -127,7 +111,7 @@ def receptive_field(layers: Sequence[Layer], dims: int = 3, size_m: float | Sequ
         if len(sizes) != dims:
             raise ValueError(f"receptive_field: size_m has {len(sizes)} numbers, expected {dims}, or one for all axes")
         size = (ctypes.c_double * dims)(*sizes)
-    found = (_Reach * (n + 1))()
+    found = (_structs.Reach * (n + 1))()
     _library.fail(_call(dims, size, rows, n, n if output is None else output, found))
     levels: dict[tuple, Reach] = {}
     for r in found:

@@ -15,43 +15,21 @@ import torch
 from torch import Tensor
 
 from . import _device, _library
-from ._boxed import function as _function
 from ._library import CommBroken
+from ._library import fail as _fail
+from ._library import function as _function
+from ._structs import CommLayout, CommOptions, Matrix
 
 ID_BYTES, MAX_VALUE_BYTES = 128, 4096
-_CPU, _CUDA, _BROKEN = 1, 2, 10
 _dtypes = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2, torch.float8_e4m3fn: 3, torch.float8_e5m2: 4, torch.int8: 6,
            torch.int32: 7, torch.int64: 8, torch.float64: 9}  # fmt: skip
-
-
-class _ContextOptions(_c.Structure):
-    _fields_ = [
-        ("struct_size", _c.c_size_t), ("backend", _c.c_int), ("device", _c.c_int32), ("num_threads", _c.c_int32), ("stream", _c.c_void_p),
-        ("allocator", _device._Allocator), ("dense_library", _c.c_int32), ("reserved", _c.c_int32),
-    ]  # fmt: skip
-
-
-class _CommOptions(_c.Structure):
-    _fields_ = [("struct_size", _c.c_size_t), ("timeout_ms", _c.c_int32), ("reserved", _c.c_int32)]
-
-
-class _Matrix(_c.Structure):
-    _fields_ = [("data", _c.c_void_p), ("rows", _c.c_int64), ("cols", _c.c_int64), ("row_stride", _c.c_int64), ("dtype", _c.c_int)]
-
-
-class _Layout(_c.Structure):
-    _fields_ = [(name, _c.POINTER(_c.c_int64)) for name in ("send_counts", "send_offsets", "recv_counts", "recv_offsets")]
-
-
 _p, _i32, _i64s = _c.c_void_p, _c.c_int32, _c.POINTER(_c.c_int64)
-_context_create = _function("spops_context_create", _c.c_int, _c.POINTER(_ContextOptions), _c.POINTER(_p))
-_context_destroy = _function("spops_context_destroy", None, _p)
 _context_reserve = _function("spops_context_reserve", _c.c_int, _p, _c.c_size_t)
 _group_create = _function("spops_comm_group_create", _c.c_int, _i32, _c.POINTER(_p))
 _group_destroy = _function("spops_comm_group_destroy", None, _p)
-_create_threads = _function("spops_comm_create_threads", _c.c_int, _p, _p, _i32, _c.POINTER(_CommOptions), _c.POINTER(_p))
-_create_nccl_id = _function("spops_comm_create_nccl_id", _c.c_int, _p, _c.c_char_p, _i32, _i32, _c.POINTER(_CommOptions), _c.POINTER(_p))
-_create_nccl = _function("spops_comm_create_nccl", _c.c_int, _p, _p, _c.POINTER(_CommOptions), _c.POINTER(_p))
+_create_threads = _function("spops_comm_create_threads", _c.c_int, _p, _p, _i32, _c.POINTER(CommOptions), _c.POINTER(_p))
+_create_nccl_id = _function("spops_comm_create_nccl_id", _c.c_int, _p, _c.c_char_p, _i32, _i32, _c.POINTER(CommOptions), _c.POINTER(_p))
+_create_nccl = _function("spops_comm_create_nccl", _c.c_int, _p, _p, _c.POINTER(CommOptions), _c.POINTER(_p))
 _get_nccl_id = _function("spops_comm_get_nccl_id", _c.c_int, _p, _c.c_char_p)
 _destroy = _function("spops_comm_destroy", None, _p)
 _rank = _function("spops_comm_rank", _i32, _p)
@@ -59,18 +37,12 @@ _num_ranks = _function("spops_comm_num_ranks", _i32, _p)
 _gather = _function("spops_comm_gather_sync", _c.c_int, _p, _p, _c.c_char_p, _c.c_size_t, _c.c_char_p)
 _barrier = _function("spops_comm_barrier_sync", _c.c_int, _p, _p)
 _wait = _function("spops_comm_wait_sync", _c.c_int, _p, _p)
-_exchange = _function("spops_comm_exchange_execute", _c.c_int, _p, _p, _c.POINTER(_Layout), _Matrix, _Matrix)
-_exchange_begin = _function("spops_comm_exchange_begin", _c.c_int, _p, _p, _c.POINTER(_Layout), _Matrix, _Matrix)
+_exchange = _function("spops_comm_exchange_execute", _c.c_int, _p, _p, _c.POINTER(CommLayout), Matrix, Matrix)
+_exchange_begin = _function("spops_comm_exchange_begin", _c.c_int, _p, _p, _c.POINTER(CommLayout), Matrix, Matrix)
 _exchange_end = _function("spops_comm_exchange_end", _c.c_int, _p, _p)
-_broadcast = _function("spops_comm_broadcast_execute", _c.c_int, _p, _p, _i32, _Matrix)
-_sum = _function("spops_comm_sum_execute", _c.c_int, _p, _p, _i64s, _Matrix, _Matrix)
+_broadcast = _function("spops_comm_broadcast_execute", _c.c_int, _p, _p, _i32, Matrix)
+_sum = _function("spops_comm_sum_execute", _c.c_int, _p, _p, _i64s, Matrix, Matrix)
 _sum_scratch_bytes = _function("spops_comm_sum_scratch_bytes", _c.c_size_t, _p, _c.c_int64, _c.c_int64, _c.c_int)
-
-
-def _check(status: int, ctx=None) -> None:
-    if status == _BROKEN:
-        raise CommBroken(_library.c.spops_last_error(ctx).decode())
-    _library.fail(status, ctx)
 
 
 def _numbers(values: Sequence[int], n: int, what: str):
@@ -84,7 +56,7 @@ class Group:
 
     def __init__(self, num_ranks: int):
         self._handle = _p()
-        _check(_group_create(num_ranks, _c.byref(self._handle)))
+        _fail(_group_create(num_ranks, _c.byref(self._handle)))
 
     def __del__(self):
         if getattr(self, "_handle", None):
@@ -113,26 +85,26 @@ class Comm:
         if self.device.type == "cuda" and self.device.index is None:
             self.device = torch.device("cuda", torch.cuda.current_device())
         made, self._home = _p(), self._context()
-        _check(create(self._home, _c.byref(made)), self._home)
+        _fail(create(self._home, _c.byref(made)), self._home)
         self._comm = made
         self.rank, self.num_ranks = _rank(made), _num_ranks(made)
 
     @classmethod
     def of_threads(cls, group: Group, rank: int, device="cpu", timeout_ms: int = 0) -> Comm:
         """A rank of a group, made by the thread that is the rank."""
-        return cls(device, lambda ctx, out: _create_threads(ctx, group._handle, rank, _c.byref(_options(timeout_ms)), out))
+        return cls(device, lambda ctx, out: _create_threads(ctx, group._handle, rank, _c.byref(CommOptions(timeout_ms)), out))
 
     @classmethod
     def of_nccl_id(cls, nccl_id: bytes, num_ranks: int, rank: int, device="cuda", timeout_ms: int = 0) -> Comm:
         """A rank of an NCCL communicator of its own; nccl_id is that of new_nccl_id, the same on all ranks."""
         if len(nccl_id) != ID_BYTES:
             raise ValueError(f"Comm: nccl_id has {len(nccl_id)} bytes, expected {ID_BYTES}")
-        return cls(device, lambda ctx, out: _create_nccl_id(ctx, nccl_id, num_ranks, rank, _c.byref(_options(timeout_ms)), out))
+        return cls(device, lambda ctx, out: _create_nccl_id(ctx, nccl_id, num_ranks, rank, _c.byref(CommOptions(timeout_ms)), out))
 
     @classmethod
     def of_nccl(cls, nccl_comm: int, device="cuda", timeout_ms: int = 0) -> Comm:
         """A rank of an ncclComm_t that is there, by its address. It must outlive this object, and is not destroyed."""
-        return cls(device, lambda ctx, out: _create_nccl(ctx, nccl_comm, _c.byref(_options(timeout_ms)), out))
+        return cls(device, lambda ctx, out: _create_nccl(ctx, nccl_comm, _c.byref(CommOptions(timeout_ms)), out))
 
     @classmethod
     def of_process_group(cls, group=None, device="cuda", timeout_ms: int = 0) -> Comm:
@@ -154,7 +126,7 @@ class Comm:
             _destroy(self._comm)
             self._comm = None
         for ctx in getattr(self, "_contexts", {}).values():
-            _context_destroy(ctx)
+            _library.c.spops_context_destroy(ctx)
         self._contexts = {}
 
     def __enter__(self) -> Comm:
@@ -182,12 +154,12 @@ class Comm:
     def end_exchange(self) -> None:
         ctx = self._context()
         self._moving = None
-        _check(_exchange_end(ctx, self._open()), ctx)
+        _fail(_exchange_end(ctx, self._open()), ctx)
 
     def broadcast(self, rows: Tensor, root: int = 0) -> None:
         """rows of root become those of all ranks."""
         ctx = self._context()
-        _check(_broadcast(ctx, self._open(), root, self._matrix(rows, "rows")), ctx)
+        _fail(_broadcast(ctx, self._open(), root, self._matrix(rows, "rows")), ctx)
 
     def sum(self, parts: Tensor, part_offsets: Sequence[int]) -> Tensor:
         """((part 0 + part 1) + part 2) + ... over the parts of all ranks, with the same bits for any number of ranks.
@@ -197,8 +169,8 @@ class Comm:
         ctx, m = self._context(), self._matrix(parts, "parts")
         offsets = _numbers(part_offsets, self.num_ranks + 1, "part_offsets")
         out = parts.new_empty(parts.shape[1])
-        _check(_context_reserve(ctx, _sum_scratch_bytes(self._open(), offsets[self.num_ranks], m.cols, m.dtype)), ctx)
-        _check(_sum(ctx, self._open(), offsets, m, self._matrix(out.view(1, -1), "out")), ctx)
+        _fail(_context_reserve(ctx, _sum_scratch_bytes(self._open(), offsets[self.num_ranks], m.cols, m.dtype)), ctx)
+        _fail(_sum(ctx, self._open(), offsets, m, self._matrix(out.view(1, -1), "out")), ctx)
         return out
 
     # ---- Host values ----
@@ -207,7 +179,7 @@ class Comm:
         """A value of each rank, of as many bytes on all of them, at most MAX_VALUE_BYTES."""
         ctx = self._context()
         values = _c.create_string_buffer(max(len(value) * self.num_ranks, 1))
-        _check(_gather(ctx, self._open(), value, len(value), values), ctx)
+        _fail(_gather(ctx, self._open(), value, len(value), values), ctx)
         return [values.raw[r * len(value) : (r + 1) * len(value)] for r in range(self.num_ranks)]
 
     def agree(self, error: Exception | None = None) -> None:
@@ -220,12 +192,12 @@ class Comm:
 
     def barrier(self) -> None:
         ctx = self._context()
-        _check(_barrier(ctx, self._open()), ctx)
+        _fail(_barrier(ctx, self._open()), ctx)
 
     def wait(self) -> None:
         """Until torch's current stream has run, at most timeout_ms."""
         ctx = self._context()
-        _check(_wait(ctx, self._open()), ctx)
+        _fail(_wait(ctx, self._open()), ctx)
 
     # ---- Inside ----
 
@@ -238,41 +210,30 @@ class Comm:
         """The context of torch's current stream."""
         stream = _device.stream_of(self.device)
         if stream not in self._contexts:
-            o = _ContextOptions(_c.sizeof(_ContextOptions), _CUDA if self.device.type == "cuda" else _CPU)
-            if self.device.type == "cuda":
-                o.device, o.stream = self.device.index, stream
-                o.allocator = _device._allocator
-            ctx = _p()
-            _check(_context_create(_c.byref(o), _c.byref(ctx)))
-            self._contexts[stream] = ctx
+            how = dict(stream=stream, allocator=_device.allocator) if self.device.type == "cuda" else {}
+            self._contexts[stream] = _library.new_context(self.device.type, self.device.index or 0, **how)
         return self._contexts[stream]
 
-    def _matrix(self, t: Tensor, name: str) -> _Matrix:
+    def _matrix(self, t: Tensor, name: str) -> Matrix:
         if t.dim() != 2 or t.device != self.device or t.dtype not in _dtypes or not t.is_contiguous():
             raise ValueError(f"Comm: {name} is {list(t.shape)} of {t.dtype} on {t.device}, expected rows without gaps on {self.device}")
-        return _Matrix(t.data_ptr(), t.shape[0], t.shape[1], t.shape[1], _dtypes[t.dtype])
+        return Matrix(t.data_ptr(), t.shape[0], t.shape[1], t.shape[1], _dtypes[t.dtype])
 
     def _start(self, call, send, recv, *lists):
         ctx, n = self._context(), self.num_ranks
-        arrays = [_numbers(values, n, name) for values, (name, _) in zip(lists, _Layout._fields_)]
-        layout = _Layout(*(_c.cast(a, _i64s) for a in arrays))
-        _check(call(ctx, self._open(), _c.byref(layout), self._matrix(send, "send"), self._matrix(recv, "recv")), ctx)
+        arrays = [_numbers(values, n, name) for values, (name, _) in zip(lists, CommLayout._fields_)]
+        layout = CommLayout(*(_c.cast(a, _i64s) for a in arrays))
+        _fail(call(ctx, self._open(), _c.byref(layout), self._matrix(send, "send"), self._matrix(recv, "recv")), ctx)
         return ctx
-
-
-def _options(timeout_ms: int) -> _CommOptions:
-    return _CommOptions(_c.sizeof(_CommOptions), timeout_ms, 0)
 
 
 def new_nccl_id(device="cuda") -> bytes:
     """An id for of_nccl_id: one rank makes it and hands it to the others."""
     found = torch.device(device)
-    o = _ContextOptions(_c.sizeof(_ContextOptions), _CUDA if found.type == "cuda" else _CPU)
-    o.device = found.index if found.index is not None else torch.cuda.current_device() if found.type == "cuda" else 0
-    ctx, made = _p(), _c.create_string_buffer(ID_BYTES)
-    _check(_context_create(_c.byref(o), _c.byref(ctx)))
+    index = found.index if found.index is not None else torch.cuda.current_device() if found.type == "cuda" else 0
+    ctx, made = _library.new_context(found.type, index), _c.create_string_buffer(ID_BYTES)
     try:
-        _check(_get_nccl_id(ctx, made), ctx)
+        _fail(_get_nccl_id(ctx, made), ctx)
     finally:
-        _context_destroy(ctx)
+        _library.c.spops_context_destroy(ctx)
     return made.raw

@@ -24,12 +24,14 @@ from torch.autograd.function import once_differentiable
 from . import _made
 from . import functional as F
 from . import nn as _nn
-from ._boxed import function as _function
+from ._library import fail as _fail
+from ._library import function as _function
 from ._plan import Plan
 from ._tensor import per_axis
-from .comm import Comm, CommBroken, _check, _Matrix
+from ._structs import Matrix
+from .comm import Comm, CommBroken
 
-_halo_begin = _function("spops_halo_begin", _c.c_int, _c.c_void_p, _c.c_void_p, _Matrix, _Matrix)
+_halo_begin = _function("spops_halo_begin", _c.c_int, _c.c_void_p, _c.c_void_p, Matrix, Matrix)
 _halo_end = _function("spops_halo_end", _c.c_int, _c.c_void_p, _c.c_void_p)
 _orders = ("morton", "hilbert")
 
@@ -240,12 +242,12 @@ class Halo:
         """Rows [owned | ghosts], whose ghosts travel until _end."""
         ctx = self.partition.comm._context()
         every = self.partition.comm._matrix(x, "x")
-        owned = _Matrix(every.data, self.num_owned, every.cols, every.row_stride, every.dtype)
-        _check(_halo_begin(ctx, self.plan.handle, owned, every), ctx)
+        owned = Matrix(every.data, self.num_owned, every.cols, every.row_stride, every.dtype)
+        _fail(_halo_begin(ctx, self.plan.handle, owned, every), ctx)
 
     def _end(self) -> None:
         ctx = self.partition.comm._context()
-        _check(_halo_end(ctx, self.plan.handle), ctx)
+        _fail(_halo_end(ctx, self.plan.handle), ctx)
 
 
 class _Refresh(Function):

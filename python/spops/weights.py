@@ -17,39 +17,22 @@ import torch
 from torch import Tensor
 
 from . import _library
+from ._structs import KernelShape
 from ._tensor import per_axis
 
 _c = ctypes
 
 
-class _Shape(_c.Structure):
-    _fields_ = [("struct_size", _c.c_size_t), ("dims", _c.c_int32)] + [
-        (n, _c.c_int32 * 4) for n in ("size", "stride", "padding", "dilation")
-    ]
-
-
-class _Options(_c.Structure):  # the head of spops_context_options
-    _fields_ = [("struct_size", _c.c_size_t), ("backend", _c.c_int), ("device", _c.c_int32), ("num_threads", _c.c_int32)]
-
-
-_CPU = 1
 _names: list[str] = []
-_lib = _library.c
-_lib.spops_weights_layout_name.restype = _c.c_char_p
-_lib.spops_weights_layout_name.argtypes = [_c.c_int]
-for _f in (_lib.spops_weights_load, _lib.spops_weights_save):
-    _f.restype = _c.c_int
-    _f.argtypes = [_c.c_void_p, _c.c_int, _c.POINTER(_Shape), _c.c_int32, _c.c_int64, _c.c_int64, _c.c_int, _c.c_void_p, _c.c_void_p]
-_lib.spops_context_create.restype = _c.c_int
-_lib.spops_context_create.argtypes = [_c.POINTER(_Options), _c.POINTER(_c.c_void_p)]
-_lib.spops_context_destroy.restype = None
-_lib.spops_context_destroy.argtypes = [_c.c_void_p]
+_layout_name = _library.function("spops_weights_layout_name", _c.c_char_p, _c.c_int)
+_types = _c.c_int, _c.c_void_p, _c.c_int, _c.POINTER(KernelShape), _c.c_int32, _c.c_int64, _c.c_int64, _c.c_int, _c.c_void_p, _c.c_void_p
+_load, _save = (_library.function(f"spops_weights_{verb}", *_types) for verb in ("load", "save"))
 
 
 def layouts() -> list[str]:
     """Names of the layouts that load and save know: "torch", "spconv2", "minkowski", ..."""
     if not _names:
-        while (name := _lib.spops_weights_layout_name(len(_names)).decode()) != "?":
+        while (name := _layout_name(len(_names)).decode()) != "?":
             _names.append(name)
     return list(_names)
 
@@ -71,18 +54,16 @@ def _run(f, layout, w, shape, kernel_size, dims, in_channels, out_channels, grou
         raise ValueError(f"weights: dtype is {w.dtype}, expected elements of 1, 2 or 4 bytes")
     source = w.detach().contiguous().cpu()
     to = torch.empty_like(source).reshape(shape(taps))
-    kernel = _Shape(_c.sizeof(_Shape), dims)
+    kernel = KernelShape(dims)
     for a in range(4):
         kernel.size[a] = size[a] if a < dims else 1
         kernel.stride[a] = kernel.dilation[a] = 1
-    options = _Options(_c.sizeof(_Options), _CPU, 0, 1)
-    ctx = _c.c_void_p()
-    _library.fail(_lib.spops_context_create(_c.byref(options), _c.byref(ctx)))
+    ctx = _library.new_context("cpu", num_threads=1)
     try:
         status = f(ctx, names.index(layout), _c.byref(kernel), groups, in_channels, out_channels, number, source.data_ptr(), to.data_ptr())
         _library.fail(status, ctx)
     finally:
-        _lib.spops_context_destroy(ctx)
+        _library.c.spops_context_destroy(ctx)
     return to.to(w.device)
 
 
@@ -111,9 +92,9 @@ def load(layout: str, w: Tensor, *, kernel_size: int | Sequence[int], dims: int,
     -----
     Calls ``spops_weights_load``.
     """
-    return _run(_lib.spops_weights_load, layout, w, lambda taps: (taps, in_channels // groups, out_channels), kernel_size, dims, in_channels, out_channels, groups)
+    return _run(_load, layout, w, lambda taps: (taps, in_channels // groups, out_channels), kernel_size, dims, in_channels, out_channels, groups)
 
 
 def save(layout: str, w: Tensor, *, kernel_size: int | Sequence[int], dims: int, groups: int = 1) -> Tensor:
     """The way back: w is [taps, C_in / groups, C_out]; returns its numbers in a layout, in one dimension."""
-    return _run(_lib.spops_weights_save, layout, w, lambda taps: (-1,), kernel_size, dims, w.shape[-2] * groups, w.shape[-1], groups)
+    return _run(_save, layout, w, lambda taps: (-1,), kernel_size, dims, w.shape[-2] * groups, w.shape[-1], groups)

@@ -24,19 +24,12 @@ class Array(c.Structure):
                 ("coords", c.c_void_p), ("points", c.c_void_p), ("batch", c.c_void_p)]
 
 
-class Options(c.Structure):
-    """The first fields of spops_context_options; a shorter struct has zeros behind."""
-    _fields_ = [("struct_size", c.c_size_t), ("backend", c.c_int), ("device", c.c_int32)]
-
-
 class Model:
     """A model on the CPU."""
 
     def __init__(self, path):
-        self.ctx, self.model = c.c_void_p(), c.c_void_p()
-        options = Options(c.sizeof(Options), 1, 0)
+        self.ctx, self.model = _library.new_context("cpu"), c.c_void_p()
         lib.spops_last_error.restype = c.c_char_p
-        assert lib.spops_context_create(c.byref(options), c.byref(self.ctx)) == 0
         self.ok(lib.spops_model_load_file(self.ctx, str(path).encode(), None, c.byref(self.model)))
 
     def ok(self, status):
