@@ -689,6 +689,37 @@ static void lonely_rank(test_rank *r)
     RANK_OK(r, spops_comm_barrier_sync(r->ctx, r->comm)); // another one is whole
 }
 
+// NCCL's abort waits for captured graphs; a call that finds that a rank has stopped does not.
+static void graph_left_rank(test_rank *r)
+{
+    pthread_barrier_t *seen = r->user;
+    spops_status status = SPOPS_STATUS_OK;
+    graph_rows g = {.send = NULL};
+    device_graph *graph = capture_exchanges(r, &g, &status);
+
+    if (r->failure[0] == '\0' && status != SPOPS_STATUS_OK)
+        test_rank_fail(r, "%s", spops_last_error(r->ctx));
+    if (r->rank == 0) {
+        const double begin = seconds();
+        status = spops_comm_barrier_sync(r->ctx, r->comm);
+        if (status != SPOPS_STATUS_COMM_BROKEN)
+            test_rank_fail(r, "%s, \"%s\"", spops_status_name(status), spops_last_error(r->ctx));
+        if (seconds() - begin > 20.0) test_rank_fail(r, "it took %.1f s", seconds() - begin);
+    }
+    (void)pthread_barrier_wait(seen);
+    free_rows(r, &g, graph);
+    (void)nanosleep(&(struct timespec){2, 0},
+                    NULL); // NCCL ends now; the process must not do so first
+}
+
+Test(comm, a_rank_of_nccl_that_stops_with_graphs_left)
+{
+    pthread_barrier_t seen;
+    cr_assert_eq(pthread_barrier_init(&seen, NULL, 2), 0);
+    (void)test_ranks_run_as(RANKS_NCCL, 2, 8000, graph_left_rank, &seen);
+    (void)pthread_barrier_destroy(&seen);
+}
+
 Test(comm, a_rank_of_nccl_that_never_comes, .timeout = 90)
 {
     const char *only = getenv("SPOPS_TEST_BACKEND");

@@ -121,8 +121,8 @@ SPOPS_API spops_status spops_comm_get_nccl_id(spops_context *ctx, uint8_t *id);
 
 /**
  * A rank of an NCCL communicator that is opened here, and aborted where a rank stops: kernels that wait
- * for it end, and ctx can be used further. Destroy graphs that were captured with it before it: NCCL may
- * wait for them, also where a rank has stopped. Other arguments are those of spops_comm_create_nccl.
+ * for it end, and ctx can be used further. Destroy graphs that were captured with it before it: NCCL
+ * waits for them. Other arguments are those of spops_comm_create_nccl.
  *
  * id        [SPOPS_COMM_NCCL_ID_BYTES] of spops_comm_get_nccl_id, the same on all ranks.
  * num_ranks 1 to SPOPS_COMM_MAX_RANKS, each on a device of its own.

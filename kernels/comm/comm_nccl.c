@@ -98,6 +98,7 @@ enum { SLOT_BYTES = SPOPS_COMM_MAX_VALUE_BYTES };
 typedef struct nccl_rank {
     void *comm;          // ncclComm_t; NULL after an abort
     bool is_owned;       // opened here
+    bool is_captured;    // graphs may have exchanges of it
     bool broken;         // and why:
     cudaStream_t stream; // the rank's own: host values, and exchanges beside ctx's stream
     cudaEvent_t fork, join, done;
@@ -122,6 +123,25 @@ static void pause_after(double waited_ms)
     (void)nanosleep(&pause, NULL);
 }
 
+// ncclCommAbort ends the kernels that wait for other ranks, and then waits itself until all graphs that
+// were captured with the communicator are destroyed. These are the user's: a thread waits for them.
+static void *run_abort(void *comm)
+{
+    (void)nccl.abort(comm);
+    return NULL;
+}
+
+static void abort_nccl(nccl_rank *r)
+{
+    pthread_t thread;
+
+    if (r->is_captured && pthread_create(&thread, NULL, run_abort, r->comm) == 0)
+        (void)pthread_detach(thread);
+    else
+        (void)nccl.abort(r->comm);
+    r->comm = NULL;
+}
+
 // No later call on the communicator does anything. Kernels of our own communicator that wait for other
 // ranks end.
 __attribute__((format(printf, 4, 5))) static spops_status
@@ -133,10 +153,7 @@ break_rank(spops_context *ctx, const char *call, nccl_rank *r, const char *forma
     (void)vsnprintf(r->why, sizeof r->why, format, arguments);
     va_end(arguments);
     r->broken = true;
-    if (r->is_owned && r->comm != NULL) {
-        (void)nccl.abort(r->comm);
-        r->comm = NULL;
-    }
+    if (r->is_owned && r->comm != NULL) abort_nccl(r);
     return spops_fail(ctx, SPOPS_STATUS_COMM_BROKEN, "%s: the communicator is broken: %.360s%s",
                       call, r->why, r->is_owned ? "" : " (ncclCommAbort is the caller's to call)");
 }
@@ -218,8 +235,11 @@ static spops_status enqueue_group(spops_context *ctx, const char *call, const sp
                                   nccl_rank *r, cudaStream_t stream)
 {
     const double begin = now_ms();
+    enum cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
     int error = nccl.group_start(), ended;
 
+    if (cudaStreamIsCapturing(stream, &capture) == cudaSuccess)
+        r->is_captured |= capture != cudaStreamCaptureStatusNone;
     if (error != NCCL_OK) return break_rank(ctx, call, r, "NCCL: %s", nccl.error_text(error));
     error = enqueue_pieces(comm, r, stream);
     ended = nccl.group_end();
