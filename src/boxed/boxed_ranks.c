@@ -8,11 +8,6 @@
 #include "core/backend.h"
 #include "spops/halo.h"
 
-static int32_t number(int64_t value)
-{
-    return value < INT32_MIN || value > INT32_MAX ? INT32_MIN : (int32_t)value;
-}
-
 // Attribute i by axis; one number stands for all. NULL without any.
 static const int32_t *read_axes(const spops_boxed_call *b, int i, int32_t to[SPOPS_MAX_DIMS])
 {
@@ -20,20 +15,20 @@ static const int32_t *read_axes(const spops_boxed_call *b, int i, int32_t to[SPO
 
     if (b->counts[i] == 0) return NULL;
     for (int a = 0; a < SPOPS_MAX_DIMS; ++a)
-        to[a] = number(b->counts[i] == 1 ? *list : a < b->counts[i] ? list[a] : 1);
+        to[a] = spops_boxed_narrow(b->counts[i] == 1 ? *list : a < b->counts[i] ? list[a] : 1);
     return to;
 }
 
-// num elements of `each` bytes to argument i. Waits.
-static spops_status put_array(const spops_boxed_call *b, int i, const void *from, int64_t num,
-                              size_t each)
+// num elements in host memory, of the dtype that the row has, to argument i. Waits.
+static spops_status put_array(const spops_boxed_call *b, int i, const void *from, int64_t num)
 {
     const spops_matrix to = b->matrices[i];
 
     SPOPS_REQUIRE(b->ctx, to.rows == num, "%s: %s has %" PRId64 " elements, expected %" PRId64,
                   b->row->call, b->row->args[i].name, to.rows, num);
     return num == 0 ? SPOPS_STATUS_OK
-                    : b->ctx->backend->upload(b->ctx, to.data, from, (size_t)num * each);
+                    : b->ctx->backend->upload(b->ctx, to.data, from,
+                                              (size_t)num * spops_dtype_bytes(to.dtype));
 }
 
 spops_status spops_boxed_partition(spops_boxed_call *b)
@@ -52,7 +47,7 @@ spops_status spops_boxed_partition(spops_boxed_call *b)
     options.weights = b->args[WEIGHTS];
     for (int i = 0; i < num && b->counts[FIRST_CHUNK] > 0; ++i)
         first[i] = b->counts[FIRST_CHUNK] == num
-                       ? number(((const int64_t *)b->attributes[FIRST_CHUNK].list)[i])
+                       ? spops_boxed_narrow(((const int64_t *)b->attributes[FIRST_CHUNK].list)[i])
                        : -1;
     if (b->counts[FIRST_CHUNK] > 0) options.first_chunk = first;
     SPOPS_TRY(spops_partition_create(b->ctx, comm, b->args[COORDS], &options, &made));
@@ -65,10 +60,8 @@ spops_status spops_boxed_partition_chunks(spops_boxed_call *b)
     spops_partition_info info = spops_partition_info_default();
 
     SPOPS_TRY(spops_partition_get_info(b->ctx, b->args[PARTITION], &info));
-    SPOPS_TRY(put_array(b, FIRST_CHUNK, info.first_chunk, (int64_t)info.num_ranks + 1,
-                        sizeof *info.first_chunk));
-    return put_array(b, CHUNK_WEIGHTS, info.chunk_weights, info.num_chunks,
-                     sizeof *info.chunk_weights);
+    SPOPS_TRY(put_array(b, FIRST_CHUNK, info.first_chunk, (int64_t)info.num_ranks + 1));
+    return put_array(b, CHUNK_WEIGHTS, info.chunk_weights, info.num_chunks);
 }
 
 spops_status spops_boxed_partition_box(spops_boxed_call *b)
@@ -80,8 +73,8 @@ spops_status spops_boxed_partition_box(spops_boxed_call *b)
 
     SPOPS_TRY(spops_partition_get_info(b->ctx, b->args[PARTITION], &info));
     SPOPS_TRY(spops_partition_get_box(b->ctx, b->args[PARTITION], read_axes(b, 0, stride), &box));
-    SPOPS_TRY(put_array(b, LOWER, box.lower, (int64_t)info.dims + 1, sizeof *box.lower));
-    return put_array(b, UPPER, box.upper, (int64_t)info.dims + 1, sizeof *box.upper);
+    SPOPS_TRY(put_array(b, LOWER, box.lower, (int64_t)info.dims + 1));
+    return put_array(b, UPPER, box.upper, (int64_t)info.dims + 1);
 }
 
 spops_status spops_boxed_partition_find(spops_boxed_call *b)
@@ -101,8 +94,7 @@ spops_status spops_boxed_partition_find(spops_boxed_call *b)
     if (status == SPOPS_STATUS_OK)
         status = spops_partition_find_chunks(b->ctx, b->args[PARTITION], read_axes(b, 0, stride),
                                              rows.rows, host, host + numbers);
-    if (status == SPOPS_STATUS_OK)
-        status = put_array(b, CHUNKS, host + numbers, rows.rows, sizeof *host);
+    if (status == SPOPS_STATUS_OK) status = put_array(b, CHUNKS, host + numbers, rows.rows);
     spops_host_free(b->ctx, host, numbers + n + 1, sizeof *host);
     return status;
 }
@@ -135,8 +127,7 @@ spops_status spops_boxed_halo_chunks(spops_boxed_call *b)
     enum { HALO, CHUNK_OFFSETS, ALL_CHUNK_ROWS };
     spops_halo_info info = spops_halo_info_default();
     SPOPS_TRY(spops_halo_get_info(b->ctx, b->args[HALO], &info));
-    SPOPS_TRY(put_array(b, CHUNK_OFFSETS, info.chunk_offsets, (int64_t)info.num_chunks + 1,
-                        sizeof *info.chunk_offsets));
+    SPOPS_TRY(put_array(b, CHUNK_OFFSETS, info.chunk_offsets, (int64_t)info.num_chunks + 1));
     return spops_copy_array(b, ALL_CHUNK_ROWS, info.all_chunk_rows, info.num_all_chunks);
 }
 

@@ -101,11 +101,16 @@ static inline const spops_matrix *spops_boxed_optional(const spops_boxed_call *b
     return b->args[i] == NULL ? NULL : &b->matrices[i];
 }
 
+// A number as an int32. What an int32 does not hold becomes one that no call accepts.
+static inline int32_t spops_boxed_narrow(int64_t value)
+{
+    return value < INT32_MIN || value > INT32_MAX ? INT32_MIN : (int32_t)value;
+}
+
 // Attribute i.
 static inline int32_t spops_boxed_i32(const spops_boxed_call *b, int i)
 {
-    const int64_t value = b->attributes[i].i; // what an int32 does not hold, no call accepts
-    return value < INT32_MIN || value > INT32_MAX ? INT32_MIN : (int32_t)value;
+    return spops_boxed_narrow(b->attributes[i].i);
 }
 
 #endif

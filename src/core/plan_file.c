@@ -40,6 +40,12 @@ void spops_file_numbers(spops_file *f, void *values, int64_t n, size_t width)
     f->at += bytes;
 }
 
+void spops_file_int32s(spops_file *f, int32_t *const *places, size_t num_places, int64_t n)
+{
+    for (size_t i = 0; i < num_places; ++i)
+        spops_file_numbers(f, places[i], n, sizeof *places[i]);
+}
+
 spops_status spops_file_check(spops_context *ctx, const char *call, const char *name, int64_t value,
                               int64_t low, int64_t high)
 {

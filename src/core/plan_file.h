@@ -29,6 +29,9 @@ typedef struct spops_file {
 // n integers of `width` bytes.
 void spops_file_numbers(spops_file *f, void *values, int64_t n, size_t width);
 
+// The same of int32 in several places, n in each.
+void spops_file_int32s(spops_file *f, int32_t *const *places, size_t num_places, int64_t n);
+
 // XXH3, 64 bits, without a seed: the same on every processor.
 uint64_t spops_file_checksum(const void *data, size_t bytes);
 

@@ -57,10 +57,8 @@ static void put_numbers(spops_file *f, void *to)
     int32_t *const axes[] = {kernel->size, kernel->stride, kernel->padding, kernel->dilation};
     int64_t *const counts[] = {&image->num_in, &image->num_out, &image->num_pairs};
 
-    for (size_t i = 0; i < sizeof ints / sizeof *ints; ++i)
-        spops_file_numbers(f, ints[i], 1, sizeof *ints[i]);
-    for (size_t i = 0; i < sizeof axes / sizeof *axes; ++i)
-        spops_file_numbers(f, axes[i], SPOPS_MAX_DIMS, sizeof *axes[i]);
+    spops_file_int32s(f, ints, sizeof ints / sizeof *ints, 1);
+    spops_file_int32s(f, axes, sizeof axes / sizeof *axes, SPOPS_MAX_DIMS);
     for (size_t i = 0; i < sizeof counts / sizeof *counts; ++i)
         spops_file_numbers(f, counts[i], 1, sizeof *counts[i]);
     spops_file_numbers(f, &image->in_print, 1, sizeof image->in_print);

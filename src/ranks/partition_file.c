@@ -17,10 +17,10 @@ static void put_numbers(spops_file *f, void *to)
     partition_image *image = to;
     int32_t *const numbers[] = {&image->dims, &image->num_chunks, &image->num_ranks,
                                 &image->rank, &image->cell_log2,  &image->order};
-    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; ++i)
-        spops_file_numbers(f, numbers[i], 1, sizeof(int32_t));
-    spops_file_numbers(f, image->box.lower, SPOPS_KEY_COLUMNS, sizeof(int32_t));
-    spops_file_numbers(f, image->box.upper, SPOPS_KEY_COLUMNS, sizeof(int32_t));
+    int32_t *const ends[] = {image->box.lower, image->box.upper};
+
+    spops_file_int32s(f, numbers, sizeof numbers / sizeof *numbers, 1);
+    spops_file_int32s(f, ends, sizeof ends / sizeof *ends, SPOPS_KEY_COLUMNS);
 }
 
 static int64_t place(void *to, int32_t *at)
@@ -140,13 +140,11 @@ static spops_status make(spops_context *ctx, const char *call, const void *of, v
     return SPOPS_STATUS_OK;
 }
 
-const spops_plan_file spops_partition_file = {
-    .magic = "SPOPPAR",
-    .version = 1,
-    .numbers = put_numbers,
-    .place = place,
-    .describe = describe,
-    .fetch = fetch,
-    .check = check,
-    .make = make,
-};
+const spops_plan_file spops_partition_file = {.magic = "SPOPPAR",
+                                              .version = 1,
+                                              .numbers = put_numbers,
+                                              .place = place,
+                                              .describe = describe,
+                                              .fetch = fetch,
+                                              .check = check,
+                                              .make = make};
