@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "backends/backend_cpu.h"
+#include "core/integers.h"
 #include "core/row_convert.h"
 #include "core/rows_f64.h"
 #include "core/threads.h"
@@ -13,16 +14,6 @@
 #define STACK_ROWS SPOPS_PRODUCT_STACK_ROWS
 #define OUTER_ROWS SPOPS_PRODUCT_OUTER_ROWS
 _Static_assert(COLS <= SPOPS_EPILOGUE_STRIP, "an epilogue takes a row of a tile");
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t tiles_along(int64_t n, int64_t size)
-{
-    return (n + size - 1) / size;
-}
 
 // ---- Forward ------------------------------------------------------------------------------------
 
@@ -79,8 +70,8 @@ static void run_tiles(const void *work, int64_t begin, int64_t end)
                                    .row = i / w->tiles.in_cols * w->tiles.rows,
                                    .col = i % w->tiles.in_cols * w->tiles.cols,
                                    .end = args->x.cols};
-        tile.rows = least(w->tiles.rows, w->rows - tile.row);
-        tile.cols = least(w->tiles.cols, args->finish.out.cols - tile.col);
+        tile.rows = spops_least(w->tiles.rows, w->rows - tile.row);
+        tile.cols = spops_least(w->tiles.cols, args->finish.out.cols - tile.col);
         if (w->in_place)
             run_tile_in_place(w, &tile);
         else
@@ -98,7 +89,7 @@ static void run_rows_f64(const void *work, int64_t begin, int64_t end)
 
     for (int64_t i = begin; i < end; ++i) {
         const int64_t row = i / w->tiles.in_cols, col = i % w->tiles.in_cols * COLS;
-        const int64_t n = least(COLS, args->finish.out.cols - col);
+        const int64_t n = spops_least(COLS, args->finish.out.cols - col);
         const double *x = spops_row_f64(args->x, row);
         double sums[COLS] = {0.0};
         for (int64_t c = 0; c < args->x.cols; ++c) {
@@ -119,7 +110,7 @@ spops_status spops_cpu_linear(spops_context *ctx, const spops_linear_args *args)
     linear_work work = {.table = spops_mvmr_table_of(ctx), .args = args, .rows = rows};
 
     if (args->x.dtype == SPOPS_DTYPE_F64) {
-        work.tiles.in_cols = tiles_along(out.cols, COLS);
+        work.tiles.in_cols = spops_ceil_div(out.cols, COLS);
         spops_parallel_for(team, rows * work.tiles.in_cols, 0, run_rows_f64, &work);
         return SPOPS_STATUS_OK;
     }
@@ -178,9 +169,9 @@ static void run_pieces(const void *work, int64_t begin, int64_t end)
                                    .row = in_piece / w->tiles.in_cols * w->tiles.rows,
                                    .col = in_piece % w->tiles.in_cols * w->tiles.cols,
                                    .begin = piece * args->piece_rows};
-        tile.rows = least(w->tiles.rows, args->out.rows - tile.row);
-        tile.cols = least(w->tiles.cols, args->out.cols - tile.col);
-        tile.end = least(tile.begin + args->piece_rows, w->rows);
+        tile.rows = spops_least(w->tiles.rows, args->out.rows - tile.row);
+        tile.cols = spops_least(w->tiles.cols, args->out.cols - tile.col);
+        tile.end = spops_least(tile.begin + args->piece_rows, w->rows);
         const int64_t step = spops_product_step(tile.cols);
         if (args->x.data != NULL || tile.end <= tile.begin)
             spops_product_tile_sums(w->table, &tile, sums, step);
@@ -200,7 +191,7 @@ static void join_rows(const void *work, int64_t begin, int64_t end)
 
     for (int64_t row = begin; row < end; ++row)
         for (int64_t col = 0; col < cols; col += COLS) {
-            const int64_t n = least(COLS, cols - col);
+            const int64_t n = spops_least(COLS, cols - col);
             memset(sums, 0, sizeof sums);
             for (int64_t p = 0; p < args->num_pieces; ++p)
                 for (int64_t c = 0; c < n; ++c)
@@ -218,7 +209,7 @@ static void run_sums_f64(const void *work, int64_t begin, int64_t end)
 
     for (int64_t i = begin; i < end; ++i) {
         const int64_t row = i / w->tiles.in_cols, col = i % w->tiles.in_cols * COLS;
-        const int64_t n = least(COLS, out.cols - col);
+        const int64_t n = spops_least(COLS, out.cols - col);
         double sums[COLS] = {0.0};
         for (int64_t r = 0; r < w->rows; ++r) {
             const double x = args->x.data != NULL ? spops_row_f64(args->x, r)[row] : 1.0;
@@ -238,7 +229,7 @@ spops_status spops_cpu_linear_grad(spops_context *ctx, const spops_linear_grad_a
     grad_work work = {.table = spops_mvmr_table_of(ctx), .args = args, .rows = rows};
 
     if (args->g.dtype == SPOPS_DTYPE_F64) {
-        work.tiles.in_cols = tiles_along(args->out.cols, COLS);
+        work.tiles.in_cols = spops_ceil_div(args->out.cols, COLS);
         spops_parallel_for(team, args->out.rows * work.tiles.in_cols, 0, run_sums_f64, &work);
         return SPOPS_STATUS_OK;
     }

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "core/half.h"
+#include "core/integers.h"
 #include "core/status.h"
 #include "model/model.h"
 #include "spops/activation.h"
@@ -18,11 +19,6 @@
 enum { INT8_LARGEST = 127, DEFAULT_ROWS = 150000, MOST_GRID_CELLS = 1 << 20 };
 
 // ---- Capacities -----------------------------------------------------------------------------------
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 
 static int64_t times(int64_t a, int64_t b)
 {
@@ -38,18 +34,19 @@ static void choose_capacities(spops_model *m)
         int64_t rows = m->num_batches;
         for (int32_t a = 0; a < m->dims; ++a)
             rows = times(rows, set->size[a]);
-        rows = least(rows, INT32_MAX - 1);
+        rows = spops_least(rows, INT32_MAX - 1);
         if (i == 0) {
             const int64_t bound = set->bound > 0 ? set->bound : DEFAULT_ROWS;
-            rows = least(rows, o->max_rows > 0 ? o->max_rows : bound);
+            rows = spops_least(rows, o->max_rows > 0 ? o->max_rows : bound);
             m->max_points = o->max_points > 0 ? o->max_points : rows;
-            if (m->has_voxels) rows = least(rows, m->max_points);
+            if (m->has_voxels) rows = spops_least(rows, m->max_points);
         } else if (set->is_permuted) {
             rows = spops_model_set_at(m, set->from)->max_rows;
         } else {
             const int64_t from = spops_model_set_at(m, set->from)->max_rows;
-            rows = least(rows, o->max_inner_rows > 0 ? o->max_inner_rows : set->bound);
-            rows = least(rows, times(from, spops_kernel_shape_num_candidates(&set->kernel, 0)));
+            rows = spops_least(rows, o->max_inner_rows > 0 ? o->max_inner_rows : set->bound);
+            rows =
+                spops_least(rows, times(from, spops_kernel_shape_num_candidates(&set->kernel, 0)));
         }
         set->max_rows = rows;
     }

@@ -5,6 +5,7 @@
 
 #include "backends/backend_cpu.h"
 #include "core/float8.h"
+#include "core/integers.h"
 #include "core/row_convert.h"
 #include "core/threads.h"
 #include "igemm/igemm8_args.h"
@@ -35,11 +36,6 @@ typedef struct batch8 {
     int32_t from[BATCH], to[BATCH];
     _Alignas(64) float rows[BATCH * DEPTH];
 } batch8;
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 
 static float code_value(spops_dtype dtype, uint8_t code)
 {
@@ -108,10 +104,10 @@ static void add_pairs(const work8 *w, int64_t k, const pairs8 *p, int64_t col, i
     _Alignas(64) float block[DEPTH * PANEL];
     batch8 b;
     for (int64_t d = 0; d < w->args->x.cols; d += DEPTH) {
-        const int64_t depth = least(DEPTH, w->args->x.cols - d);
+        const int64_t depth = spops_least(DEPTH, w->args->x.cols - d);
         load_block8(w, k, col, cols, d, depth, block);
         for (int64_t i = 0; i < p->count; i += b.n) {
-            b.n = least(p->count - i, BATCH);
+            b.n = spops_least(p->count - i, BATCH);
             for (int64_t j = 0; j < b.n; ++j) {
                 const int64_t at = (i + j) * p->stride;
                 b.from[j] = (int32_t)(p->from != NULL ? p->from[at] : p->first + i + j);
@@ -163,8 +159,8 @@ static void sum_tile8(const work8 *w, int64_t tile, int64_t panel)
 {
     const spops_igemm8_args *args = w->args;
     const spops_triplet_tiles *tiles = args->tiles;
-    const int64_t first = tile * w->tile_rows, num = least(w->tile_rows, w->rows - first);
-    const int64_t col = panel * PANEL, cols = least(PANEL, args->out.cols - col);
+    const int64_t first = tile * w->tile_rows, num = spops_least(w->tile_rows, w->rows - first);
+    const int64_t col = panel * PANEL, cols = spops_least(PANEL, args->out.cols - col);
     sums8 s;
 
     if (num <= 0) return;
@@ -210,7 +206,8 @@ spops_status spops_cpu_igemm8(spops_context *ctx, const spops_igemm8_args *args)
                .tile_rows = tiles != NULL ? tiles->tile_rows : LINEAR_ROWS,
                .rows = all};
 
-    if (args->num_rows != NULL) w.rows = *args->num_rows < 0 ? 0 : least(*args->num_rows, all);
+    if (args->num_rows != NULL)
+        w.rows = *args->num_rows < 0 ? 0 : spops_least(*args->num_rows, all);
     const int64_t num_tiles = (w.rows + w.tile_rows - 1) / w.tile_rows;
     const int64_t pairs = tiles != NULL ? tiles->offsets[tiles->num_tiles] : all;
     spops_parallel_for(spops_team_for(ctx, (pairs + all) * args->x.cols), num_tiles * w.panels, 1,

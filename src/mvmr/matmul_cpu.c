@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "backends/backend_cpu.h"
+#include "core/integers.h"
 #include "core/matrix.h"
 #include "core/threads.h"
 #include "mvmr/matmul_args.h"
@@ -79,11 +80,6 @@ static void multiply_by_cblas(sgemm_fn sgemm, const spops_matmul_args *args)
 
 // ---- Own products -------------------------------------------------------------------------------
 
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
 // Batch b of an operand as a matrix of `rows` stored rows.
 static spops_matrix matrix_of(const spops_matmul_operand *operand, int64_t b, int64_t rows,
                               int64_t cols, spops_dtype dtype)
@@ -104,7 +100,7 @@ void spops_ahead_add(spops_ahead *ahead, spops_matrix x, const int32_t *rows, in
     for (int64_t first = 0; first < n && cols > 0; first += SPOPS_AHEAD_PART) {
         const char **part = ahead->rows[ahead->num_parts];
         for (int64_t i = 0; i < SPOPS_AHEAD_PART; ++i) // the last row again where there are no more
-            part[i] = data + (size_t)(rows[least(first + i, n - 1)] * x.row_stride) * bytes;
+            part[i] = data + (size_t)(rows[spops_least(first + i, n - 1)] * x.row_stride) * bytes;
         ahead->lines[ahead->num_parts++] = (int32_t)(((size_t)cols * bytes + 63) / 64);
     }
 }
@@ -130,15 +126,16 @@ static void multiply_rows(const spops_mvmr_table *table, const spops_product_til
     spops_ahead ahead;
 
     for (int64_t r = 0; r < t->rows; r += BATCH) {
-        const int64_t n = least(BATCH, t->rows - r);
-        const int64_t left = spops_ahead_pays(depth, t->cols) ? least(BATCH, t->rows - r - n) : 0;
+        const int64_t n = spops_least(BATCH, t->rows - r);
+        const int64_t left =
+            spops_ahead_pays(depth, t->cols) ? spops_least(BATCH, t->rows - r - n) : 0;
         fill_rows(from, t->row + r, n);
         fill_rows(next, t->row + r + n, left);
         table->load_rows(t->a, from, n, d, depth, NULL, part, DEPTH);
         spops_ahead_clear(&ahead);
         spops_ahead_add(&ahead, t->a, next, left, d, depth);
         for (int64_t c = 0; c < t->cols; c += PANEL)
-            table->multiply(part, n, depth, b->w[c / PANEL], least(PANEL, t->cols - c), NULL,
+            table->multiply(part, n, depth, b->w[c / PANEL], spops_least(PANEL, t->cols - c), NULL,
                             sums + r * step + c, step, &ahead);
     }
 }
@@ -148,7 +145,8 @@ static void multiply_columns(const spops_mvmr_table *table, const spops_product_
                              int64_t depth, const tile_blocks *b, float *sums, int64_t step)
 {
     _Alignas(64) float part[OUTER_PARTS][DEPTH * OUTER];
-    const int64_t left = spops_ahead_pays(t->rows, t->cols) ? least(DEPTH, t->end - d - depth) : 0;
+    const int64_t left =
+        spops_ahead_pays(t->rows, t->cols) ? spops_least(DEPTH, t->end - d - depth) : 0;
     int32_t rows[DEPTH];
     spops_ahead ahead;
 
@@ -160,9 +158,9 @@ static void multiply_columns(const spops_mvmr_table *table, const spops_product_
     if (!t->b_transposed) spops_ahead_add(&ahead, t->b, rows, left, t->col, t->cols);
     for (int64_t c = 0; c < t->cols; c += PANEL)
         for (int64_t r = 0; r < t->rows; r += OUTER)
-            table->multiply_columns(part[r / OUTER], least(OUTER, t->rows - r), depth,
-                                    b->w[c / PANEL], least(PANEL, t->cols - c), sums + r * step + c,
-                                    step, &ahead);
+            table->multiply_columns(part[r / OUTER], spops_least(OUTER, t->rows - r), depth,
+                                    b->w[c / PANEL], spops_least(PANEL, t->cols - c),
+                                    sums + r * step + c, step, &ahead);
 }
 
 void spops_product_tile_sums(const spops_mvmr_table *table, const spops_product_tile *t,
@@ -172,7 +170,7 @@ void spops_product_tile_sums(const spops_mvmr_table *table, const spops_product_
 
     spops_zero_sums(sums, t->rows, (t->cols + 15) / 16 * 16, step);
     for (int64_t d = t->begin; d < t->end; d += DEPTH) {
-        const int64_t depth = least(DEPTH, t->end - d);
+        const int64_t depth = spops_least(DEPTH, t->end - d);
         table->load_matrix(t->b, d, t->col, depth, t->cols, t->b_transposed, b.w[0]);
         if (t->a_transposed)
             multiply_columns(table, t, d, depth, &b, sums, step);
@@ -181,18 +179,13 @@ void spops_product_tile_sums(const spops_mvmr_table *table, const spops_product_
     }
 }
 
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
 spops_product_tiles spops_product_tiles_of(spops_team team, int64_t products, int64_t rows,
                                            int64_t cols, int64_t most_rows)
 {
     spops_product_tiles t = {.rows = most_rows, .cols = COLS};
     for (;;) {
-        t.in_rows = ceil_div(rows, t.rows);
-        t.in_cols = ceil_div(cols, t.cols);
+        t.in_rows = spops_ceil_div(rows, t.rows);
+        t.in_cols = spops_ceil_div(cols, t.cols);
         if (products * t.in_rows * t.in_cols >= 4 * team.size) return t;
         if (t.rows > OUTER)
             t.rows /= 2;
@@ -237,8 +230,8 @@ static void multiply_tiles(const void *work, int64_t begin, int64_t end)
                                 .row = i % tiles / w->tiles.in_cols * w->tiles.rows,
                                 .col = i % w->tiles.in_cols * w->tiles.cols,
                                 .end = args->depth};
-        t.rows = least(w->tiles.rows, args->rows - t.row);
-        t.cols = least(w->tiles.cols, args->cols - t.col);
+        t.rows = spops_least(w->tiles.rows, args->rows - t.row);
+        t.cols = spops_least(w->tiles.cols, args->cols - t.col);
         if (w->in_place)
             spops_product_tile_sums(w->table, &t, (float *)c.data + t.row * c.row_stride + t.col,
                                     c.row_stride);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// MVMR and VVOR on the CPU. A thread takes a tile of output rows and a strip of columns and walks the
+// MVMR on the CPU. A thread takes a tile of output rows and a strip of columns and walks the
 // tile's triplets: a run of triplets with one matrix is a product of gathered rows with blocks of that
 // matrix. Sums are made in the result where it is f32 and holds nothing, else on the thread's stack.
 // Each row has one owner and each owner goes through its triplets in order, so that threads change
@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "backends/backend_cpu.h"
+#include "core/integers.h"
 #include "core/rows_f64.h"
 #include "core/threads.h"
 #include "mvmr/mvmr_f64.h"
@@ -21,29 +22,6 @@ _Static_assert(PANEL == SPOPS_MVMR_PANEL_F64, "a panel is one of f64 too");
 // Panels whose sums a thread keeps on its stack, 64 KiB each.
 #define ON_STACK 2
 
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
-
-static int64_t ceil_div(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
-static float scalar_at(spops_matrix s, int64_t i)
-{
-    switch (s.dtype) {
-#define SPOPS_DTYPE_FLOAT(NAME, name, bits, c_type, device_type)                                   \
-    case SPOPS_DTYPE_##NAME:                                                                       \
-        return spops_float_of_##name(((const c_type *)s.data)[i]);
-#include "core/dtypes.def"
-    default: return 1.0f;
-    }
-}
-
-// ---- MVMR ---------------------------------------------------------------------------------------
-
 // A strip: columns of the result, at most TOGETHER panels, of one group.
 typedef struct strip {
     int64_t col, cols; // of the result
@@ -54,15 +32,15 @@ typedef struct strip {
 // `width` columns at most.
 static int64_t num_strips(const spops_mvmr_args *args, int64_t width)
 {
-    return args->groups * ceil_div(args->out_cols, width);
+    return args->groups * spops_ceil_div(args->out_cols, width);
 }
 
 static strip strip_at(const spops_mvmr_args *args, int64_t width, int64_t index)
 {
-    const int64_t in_group = ceil_div(args->out_cols, width), group = index / in_group;
+    const int64_t in_group = spops_ceil_div(args->out_cols, width), group = index / in_group;
     const int64_t first = index % in_group * width;
     strip s;
-    s.cols = least(width, args->out_cols - first);
+    s.cols = spops_least(width, args->out_cols - first);
     s.col = group * args->out_cols + first;
     s.x_col = group * args->x_cols;
     s.w_col = args->transposed ? first : s.col;
@@ -72,7 +50,7 @@ static strip strip_at(const spops_mvmr_args *args, int64_t width, int64_t index)
 // Columns c .. c + cols - 1 of a strip.
 static strip part_of(strip s, int64_t c, int64_t cols)
 {
-    return (strip){s.col + c, least(cols, s.cols - c), s.x_col, s.w_col + c};
+    return (strip){s.col + c, spops_least(cols, s.cols - c), s.x_col, s.w_col + c};
 }
 
 // Gathered rows of one matrix.
@@ -101,7 +79,7 @@ static void fill_batch(const spops_mvmr_args *args, bool in_place, int64_t first
                        int64_t p, int64_t q, batch *b)
 {
     const spops_triplet_tiles *tiles = args->tiles;
-    b->n = least(q - p, BATCH);
+    b->n = spops_least(q - p, BATCH);
     b->scaled = args->s.data != NULL;
     for (int64_t i = 0; i < b->n; ++i) {
         const spops_triplet *t = &tiles->triplets[p + i];
@@ -109,7 +87,7 @@ static void fill_batch(const spops_mvmr_args *args, bool in_place, int64_t first
         b->to[i] = (int32_t)(in_place        ? t->row
                              : tiles->direct ? p + i - begin
                                              : t->row - first_row);
-        if (b->scaled) b->scale[i] = scalar_at(args->s, t->number);
+        if (b->scaled) b->scale[i] = (float)spops_double_of(args->s.dtype, args->s.data, t->number);
     }
 }
 
@@ -165,7 +143,7 @@ static int64_t run_end(const spops_triplet *triplets, int64_t p, int64_t end)
 static int64_t rows_written(const spops_mvmr_args *args)
 {
     if (args->num_rows == NULL) return args->out.rows;
-    return *args->num_rows < 0 ? 0 : least(*args->num_rows, args->out.rows);
+    return *args->num_rows < 0 ? 0 : spops_least(*args->num_rows, args->out.rows);
 }
 
 // A tile: its triplets, and its rows of the result.
@@ -180,8 +158,8 @@ static tile_rows tile_at(const spops_mvmr_args *args, int64_t index)
                    .begin = tiles->offsets[index],
                    .end = tiles->offsets[index + 1],
                    .first_row = index * tiles->tile_rows};
-    t.num_rows =
-        tiles->direct ? t.end - t.begin : least(tiles->tile_rows, tiles->num_rows - t.first_row);
+    t.num_rows = tiles->direct ? t.end - t.begin
+                               : spops_least(tiles->tile_rows, tiles->num_rows - t.first_row);
     return t;
 }
 
@@ -217,7 +195,7 @@ static void look_ahead(const spops_mvmr_args *args, int64_t p, int64_t end, int6
                        int64_t cols, spops_ahead *ahead)
 {
     int32_t rows[BATCH];
-    const int64_t n = least(BATCH, end - p);
+    const int64_t n = spops_least(BATCH, end - p);
 
     for (int64_t i = 0; i < n; ++i)
         rows[i] = args->tiles->triplets[p + i].from;
@@ -257,7 +235,7 @@ static int32_t next_matrix(const spops_triplet *triplets, walk *w)
 static void fetch_next(const spops_mvmr_args *args, const walk *w, strip s, int64_t i, int64_t p,
                        int64_t d, spops_ahead *ahead)
 {
-    const int64_t inputs = num_inputs(args), depth = least(DEPTH, inputs - d);
+    const int64_t inputs = num_inputs(args), depth = spops_least(DEPTH, inputs - d);
 
     spops_ahead_clear(ahead);
     if (!spops_ahead_pays(depth, s.cols)) return;
@@ -268,7 +246,7 @@ static void fetch_next(const spops_mvmr_args *args, const walk *w, strip s, int6
     } else if (p == w->last[i] && i + 1 < w->num) {
         p = w->at[++i];
     }
-    look_ahead(args, p, w->tile[i].end, s.x_col + d, least(DEPTH, inputs - d), ahead);
+    look_ahead(args, p, w->tile[i].end, s.x_col + d, spops_least(DEPTH, inputs - d), ahead);
 }
 
 // All triplets of some tiles.
@@ -285,7 +263,7 @@ static void add_triplets(const spops_mvmr_table *table, const spops_mvmr_args *a
         w->last[i] = w->tile[i].begin;
     for (int32_t k; (k = next_matrix(triplets, w)) >= 0;)
         for (int64_t d = 0; d < inputs; d += DEPTH) {
-            const int64_t depth = least(DEPTH, inputs - d);
+            const int64_t depth = spops_least(DEPTH, inputs - d);
             load_blocks(table, args, s, k, d, depth, &blocks);
             for (int64_t i = 0; i < w->num; ++i)
                 for (int64_t p = w->at[i]; p < w->last[i]; p += b.n) {
@@ -301,10 +279,10 @@ static void sum_on_stack(const spops_mvmr_table *table, const spops_mvmr_args *a
                          const tile_rows *t, strip s)
 {
     _Alignas(64) float sums[TILE_ROWS * ON_STACK * PANEL];
-    const places to = {sums, ceil_div(s.cols, PANEL) * PANEL, false};
+    const places to = {sums, spops_ceil_div(s.cols, PANEL) * PANEL, false};
     walk w = {.tile = {*t}, .num = 1};
 
-    spops_zero_sums(sums, t->num_rows, ceil_div(s.cols, 16) * 16, to.step);
+    spops_zero_sums(sums, t->num_rows, spops_ceil_div(s.cols, 16) * 16, to.step);
     add_triplets(table, args, &w, s, to);
     for (int64_t r = 0; r < t->num_rows; ++r) {
         const int64_t row = row_of(args, t, r);
@@ -393,7 +371,7 @@ static void dot_tile(const spops_mvmr_table *table, const spops_mvmr_args *args,
             const strip s = strip_at(args, STRIP, index);
             memset(sums, 0, sizeof sums);
             for (int64_t d = 0; d < inputs; d += DEPTH) {
-                const int64_t depth = least(DEPTH, inputs - d);
+                const int64_t depth = spops_least(DEPTH, inputs - d);
                 load_blocks(table, args, s, k, d, depth, &w);
                 multiply_batch(table, args, s, d, depth, &b, &w, to, NULL);
             }
@@ -401,7 +379,7 @@ static void dot_tile(const spops_mvmr_table *table, const spops_mvmr_args *args,
             for (int64_t i = 0; i < b.n; ++i) // by panel, whatever the width of a strip
                 for (int64_t c = 0; c < s.cols; c += PANEL)
                     dots[i] += table->dot(sums + i * STRIP + c, g + i * STRIP + c,
-                                          least(PANEL, s.cols - c));
+                                          spops_least(PANEL, s.cols - c));
         }
         for (int64_t i = 0; i < b.n; ++i)
             ((float *)args->grad_s.data)[tiles->triplets[t + i].number] = dots[i];
@@ -436,7 +414,7 @@ static void sum_tiles(const void *work, int64_t begin, int64_t end)
         const strip s = strip_at(w->args, w->width, i % w->strips);
         const int64_t first = i / w->strips * w->tiles;
         walk together = {.num = 0};
-        for (int64_t tile = first; tile < least(first + w->tiles, num_tiles); ++tile)
+        for (int64_t tile = first; tile < spops_least(first + w->tiles, num_tiles); ++tile)
             sum_tile(w->table, w->args, tile, s, &together);
         if (together.num > 0) sum_in_place(w->table, w->args, &together, s);
     }
@@ -467,250 +445,8 @@ spops_status spops_cpu_mvmr(spops_context *ctx, const spops_mvmr_args *args)
     while (args->x_cols * args->out_cols >= WIDE_MATRIX && work.tiles < TILES &&
            tiles->num_tiles >= 8 * work.tiles * team.size)
         work.tiles *= 2;
-    spops_parallel_for(team, ceil_div(tiles->num_tiles, work.tiles) * (work.strips / work.together),
+    spops_parallel_for(team,
+                       spops_ceil_div(tiles->num_tiles, work.tiles) * (work.strips / work.together),
                        1, sum_tiles, &work);
-    return SPOPS_STATUS_OK;
-}
-
-// ---- VVOR ---------------------------------------------------------------------------------------
-
-// The largest block of sums that a thread keeps on its stack: each row that is gathered serves as many
-// columns as rows. Bits do not depend on the size of a block.
-#define OUTER_PARTS 2
-#define OUTER_ROWS  (OUTER_PARTS * SPOPS_VVOR_ROWS)
-#define OUTER_COLS  (TOGETHER * PANEL)
-
-// The factors of a matrix, as it is stored: its rows and its columns, of one group.
-typedef struct outer {
-    spops_matrix rows, cols;
-    int row_side; // which number of a pair names a row of `rows`
-    int64_t num_rows, num_cols;
-} outer;
-
-static outer outer_of(const spops_vvor_args *args)
-{
-    const int x_side = args->side == SPOPS_SIDE_TARGET ? 1 : 0; // pairs are (output row, input row)
-    outer o;
-    o.rows = args->transposed ? args->g : args->x;
-    o.cols = args->transposed ? args->x : args->g;
-    o.row_side = args->transposed ? 1 - x_side : x_side;
-    o.num_rows = args->diagonal ? 1 : args->transposed ? args->g_cols : args->x_cols;
-    o.num_cols = args->transposed ? args->x_cols : args->g_cols;
-    return o;
-}
-
-// The blocks that a matrix is cut into.
-typedef struct outer_blocks {
-    int64_t rows, cols;              // of a block, at most
-    int64_t in_rows, in_cols, total; // in_cols: of one group
-} outer_blocks;
-
-// The largest that still give every thread several of the `units`.
-static outer_blocks blocks_of(const spops_vvor_args *args, const outer *o, int64_t units,
-                              spops_team team)
-{
-    outer_blocks b = {.rows = OUTER_ROWS, .cols = OUTER_COLS};
-    for (;;) {
-        b.in_rows = ceil_div(o->num_rows, b.rows);
-        b.in_cols = ceil_div(o->num_cols, b.cols);
-        b.total = args->groups * b.in_rows * b.in_cols;
-        if (units * b.total >= 4 * (int64_t)team.size) return b;
-        if (b.rows > SPOPS_VVOR_ROWS)
-            b.rows /= 2;
-        else if (b.cols > PANEL)
-            b.cols /= 2;
-        else
-            return b;
-    }
-}
-
-// A block of sums: of which rows and columns of the factors.
-typedef struct outer_sums {
-    int64_t row, num_rows, col, num_cols;
-    int64_t step; // from row to row
-    _Alignas(64) float sums[OUTER_ROWS * OUTER_COLS];
-} outer_sums;
-
-// The pairs that are multiplied at once.
-typedef struct outer_pairs {
-    int64_t n;
-    int32_t row[DEPTH], col[DEPTH];
-    float scale[DEPTH];
-    bool scaled;
-} outer_pairs;
-
-// Those from position p on, before end.
-static void fill_pairs(const spops_vvor_args *args, const outer *o, int64_t p, int64_t end,
-                       outer_pairs *pairs)
-{
-    const spops_lists *lists = args->by_matrix;
-    pairs->n = least(DEPTH, end - p);
-    pairs->scaled = args->s.data != NULL;
-    for (int64_t d = 0; d < pairs->n; ++d) {
-        pairs->row[d] = lists->pairs[2 * (p + d) + o->row_side];
-        pairs->col[d] = lists->pairs[2 * (p + d) + 1 - o->row_side];
-        if (pairs->scaled) pairs->scale[d] = scalar_at(args->s, lists->order[p + d]);
-    }
-}
-
-static void add_outer(const spops_mvmr_table *table, const outer *o, const outer_pairs *p,
-                      const outer_pairs *next, outer_sums *s)
-{
-    const int64_t depth = p->n;
-    spops_ahead ahead;
-
-    _Alignas(64) float a[OUTER_PARTS][DEPTH * SPOPS_VVOR_ROWS], b[TOGETHER][DEPTH * PANEL];
-
-    table->load_rows(o->rows, p->row, depth, s->row, s->num_rows, p->scaled ? p->scale : NULL, a[0],
-                     SPOPS_VVOR_ROWS);
-    table->load_rows(o->cols, p->col, depth, s->col, s->num_cols, NULL, b[0], PANEL);
-    spops_ahead_clear(&ahead);
-    if (spops_ahead_pays(s->num_rows, s->num_cols)) {
-        spops_ahead_add(&ahead, o->rows, next->row, next->n, s->row, s->num_rows);
-        spops_ahead_add(&ahead, o->cols, next->col, next->n, s->col, s->num_cols);
-    }
-    for (int64_t c = 0; c < s->num_cols; c += PANEL)
-        for (int64_t r = 0; r < s->num_rows; r += SPOPS_VVOR_ROWS)
-            table->multiply_columns(a[r / SPOPS_VVOR_ROWS], least(SPOPS_VVOR_ROWS, s->num_rows - r),
-                                    depth, b[c / PANEL], least(PANEL, s->num_cols - c),
-                                    s->sums + r * s->step + c, s->step, &ahead);
-}
-
-// Of diagonal matrices, whose one row is their diagonal.
-static void add_elements(const spops_mvmr_table *table, const outer *o, const outer_pairs *p,
-                         outer_sums *s)
-{
-    const float *scale = p->scaled ? p->scale : NULL;
-    const int64_t depth = p->n;
-    _Alignas(64) float a[DEPTH * PANEL], b[DEPTH * PANEL];
-
-    for (int64_t c = 0; c < s->num_cols; c += PANEL) {
-        const int64_t cols = least(PANEL, s->num_cols - c);
-        table->load_rows(o->cols, p->col, depth, s->col + c, cols, NULL, b, PANEL);
-        table->load_rows(o->rows, p->row, depth, s->col + c, cols, scale, a, PANEL);
-        table->multiply_elements(a, b, depth, cols, s->sums + c);
-    }
-}
-
-// The block over positions begin .. end - 1.
-static void sum_outer(const spops_mvmr_table *table, const spops_vvor_args *args, const outer *o,
-                      int64_t begin, int64_t end, outer_sums *s)
-{
-    const int64_t written = ceil_div(s->num_cols, 16) * 16; // by whole vectors
-    outer_pairs pairs[2];                                   // these, and the next
-
-    spops_zero_sums(s->sums, s->num_rows, written, s->step);
-    fill_pairs(args, o, begin, end, &pairs[0]);
-    for (int64_t p = begin, i = 0; p < end; p += DEPTH, i = 1 - i) {
-        fill_pairs(args, o, p + pairs[i].n, end, &pairs[1 - i]);
-        if (args->diagonal)
-            add_elements(table, o, &pairs[i], s);
-        else
-            add_outer(table, o, &pairs[i], &pairs[1 - i], s);
-    }
-}
-
-// One block of one matrix, or of one piece of it.
-static void outer_block(const spops_mvmr_table *table, const spops_vvor_args *args, const outer *o,
-                        outer_blocks blocks, int64_t index, int64_t unit)
-{
-    const spops_lists *lists = args->by_matrix;
-    const int64_t group = index / (blocks.in_rows * blocks.in_cols);
-    const int64_t row = index / blocks.in_cols % blocks.in_rows * blocks.rows;
-    const int64_t col = index % blocks.in_cols * blocks.cols;
-    const int64_t piece = unit - lists->num_segments;
-    int64_t begin, end, first_row;
-    bool accumulate = args->accumulate;
-    spops_matrix to = args->out;
-    outer_sums s;
-
-    if (piece >= 0) {
-        begin = lists->pieces[piece].begin;
-        end = begin + lists->pieces[piece].count;
-        first_row = piece * o->num_rows;
-        to = spops_matrix_dense(args->partials, lists->max_pieces * o->num_rows, args->out.cols,
-                                SPOPS_DTYPE_F32);
-        accumulate = false;
-    } else {
-        begin = lists->offsets[unit];
-        end = lists->offsets[unit + 1];
-        first_row = unit * o->num_rows;
-        if (end - begin > lists->schedule->split_terms) return; // the pieces' work
-    }
-    s.row = group * o->num_rows + row;
-    s.col = group * o->num_cols + col;
-    s.num_rows = least(blocks.rows, o->num_rows - row);
-    s.num_cols = least(blocks.cols, o->num_cols - col);
-    s.step = ceil_div(s.num_cols, PANEL) * PANEL;
-    sum_outer(table, args, o, begin, end, &s);
-    for (int64_t r = 0; r < s.num_rows; ++r)
-        table->store_row(to, first_row + row + r, s.col, s.num_cols, accumulate,
-                         s.sums + r * s.step);
-}
-
-// A row of a matrix that was cut: the sum of its pieces, in order.
-static void join_row(const spops_mvmr_table *table, const spops_vvor_args *args, const outer *o,
-                     const spops_split_segment *split, int64_t row)
-{
-    const int64_t width = args->out.cols;
-    _Alignas(64) float sums[PANEL];
-    for (int64_t col = 0; col < width; col += PANEL) {
-        const int64_t cols = least(PANEL, width - col);
-        memset(sums, 0, sizeof sums);
-        for (int32_t i = 0; i < split->num_pieces; ++i) {
-            const float *from =
-                args->partials + ((split->first_piece + i) * o->num_rows + row) * width + col;
-            for (int64_t c = 0; c < cols; ++c)
-                sums[c] += from[c];
-        }
-        table->store_row(args->out, split->segment * o->num_rows + row, col, cols, args->accumulate,
-                         sums);
-    }
-}
-
-typedef struct vvor_work {
-    const spops_mvmr_table *table;
-    const spops_vvor_args *args;
-    outer o;
-    outer_blocks blocks;
-    int64_t num_items;
-} vvor_work;
-
-// Blocks of the last unit first: pieces are the longest.
-static void outer_items(const void *work, int64_t begin, int64_t end)
-{
-    const vvor_work *w = (const vvor_work *)work;
-    for (int64_t i = begin; i < end; ++i) {
-        const int64_t item = w->num_items - 1 - i;
-        outer_block(w->table, w->args, &w->o, w->blocks, item % w->blocks.total,
-                    item / w->blocks.total);
-    }
-}
-
-static void join_rows(const void *work, int64_t begin, int64_t end)
-{
-    const vvor_work *w = (const vvor_work *)work;
-    for (int64_t i = begin; i < end; ++i)
-        join_row(w->table, w->args, &w->o, &w->args->by_matrix->splits[i / w->o.num_rows],
-                 i % w->o.num_rows);
-}
-
-spops_status spops_cpu_vvor(spops_context *ctx, const spops_vvor_args *args)
-{
-    const spops_lists *lists = args->by_matrix;
-    const outer o = outer_of(args);
-    const int64_t num_units = lists->num_segments + lists->schedule->num_pieces;
-    const int64_t elements =
-        lists->schedule->num_terms * o.num_cols + num_units * o.num_rows * args->out.cols;
-    const spops_team team = spops_team_for(ctx, elements);
-    const outer_blocks blocks = blocks_of(args, &o, num_units, team);
-    const vvor_work work = {spops_mvmr_table_of(ctx), args, o, blocks, num_units * blocks.total};
-
-    if (args->x.dtype == SPOPS_DTYPE_F64) {
-        spops_vvor_f64(team, args);
-        return SPOPS_STATUS_OK;
-    }
-    spops_parallel_for(team, work.num_items, 1, outer_items, &work);
-    spops_parallel_for(team, lists->schedule->num_splits * o.num_rows, 0, join_rows, &work);
     return SPOPS_STATUS_OK;
 }

@@ -3,14 +3,10 @@
 
 #include <string.h>
 
+#include "core/integers.h"
 #include "core/rows_f64.h"
 
 #define PANEL SPOPS_MVMR_PANEL_F64
-
-static int64_t least(int64_t a, int64_t b)
-{
-    return a < b ? a : b;
-}
 
 // ---- MVMR ---------------------------------------------------------------------------------------
 
@@ -59,7 +55,7 @@ void spops_mvmr_sums_f64(const spops_mvmr_args *args, int64_t tile, spops_f64_pa
     const int64_t begin = tiles->offsets[tile], end = tiles->offsets[tile + 1];
     const int64_t first_row = tile * tiles->tile_rows;
     const int64_t rows =
-        tiles->direct ? end - begin : least(tiles->tile_rows, tiles->num_rows - first_row);
+        tiles->direct ? end - begin : spops_least(tiles->tile_rows, tiles->num_rows - first_row);
 
     memset(sums, 0, (size_t)(rows * PANEL) * sizeof *sums);
     for (int64_t p = begin; p < end; ++p) {
@@ -80,7 +76,7 @@ void spops_mvmr_dots_f64(const spops_mvmr_args *args, int64_t tile)
         for (int64_t group = 0; group < args->groups; ++group)
             for (int64_t o = 0; o < args->out_cols; o += PANEL) {
                 const int64_t col = group * args->out_cols + o;
-                const spops_f64_panel panel = {col, least(PANEL, args->out_cols - o), group};
+                const spops_f64_panel panel = {col, spops_least(PANEL, args->out_cols - o), group};
                 double sums[PANEL] = {0.0};
                 add_product(args, t, panel, 1.0, sums);
                 for (int64_t i = 0; i < panel.cols; ++i)
@@ -131,7 +127,7 @@ static void sum_items(const void *work, int64_t begin, int64_t end)
     for (int64_t i = begin; i < end; ++i) {
         const int64_t first = i % w->panels * PANEL, group = i / w->panels % w->args->groups;
         const int64_t row = i / w->panels / w->args->groups; // of all matrices
-        const int64_t n = least(PANEL, w->num_cols - first);
+        const int64_t n = spops_least(PANEL, w->num_cols - first);
         const int64_t at = row * out.row_stride + group * w->num_cols + first;
         sum_outer(w, row / w->num_rows, row % w->num_rows, group, first, n, sums);
         for (int64_t c = 0; c < n; ++c) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The vector code of mvmr and vvor on the CPU. mvmr_isa.c is compiled once per instruction set and
-// exports one table each; mvmr_cpu.c chooses the table and divides the work.
+// exports one table each; mvmr_cpu.c and vvor_cpu.c choose the table and divide the work.
 //
-// Products are those of small dense blocks of f32 that mvmr_cpu.c keeps on its stack: rows and
+// Products are those of small dense blocks of f32 that both keep on their stacks: rows and
 // matrices of any dtype, stride and alignment are loaded into them first.
 #ifndef SPOPS_MVMR_MVMR_ISA_H
 #define SPOPS_MVMR_MVMR_ISA_H
