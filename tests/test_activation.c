@@ -152,41 +152,51 @@ static void reference_sum(void *user, const double *const *in, ref_tensor *const
     }
 }
 
-ParameterizedTestParameters(activation, sums_agree)
-{
-    return every_case(test_row_dtypes, NUM_REAL_DTYPES, all_kinds, 1);
-}
-ParameterizedTest(struct case_param *p, activation, sums_agree, .timeout = 600)
+// What `form` names of sums: every shape and scale, without an activation and with one. Streams are those
+// after `stream`.
+static void check_sums(const struct case_param *p, const test_operator *form, uint64_t stream)
 {
     static const float scales[] = {0, 1, -0.37f, 1e-3f};
-    uint64_t stream = (case_number(p) << 32) + (1 << 20);
+    const spops_dtype dtype = (spops_dtype)p->dtype;
     test_rng rng = test_rng_make(stream + 13);
     test_device d;
 
     if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
     for (int s = 0; s < NUM_SHAPES; ++s)
         for (int k = 0; k < 8; ++k) {
-            const int64_t *shape = shapes[s];
-            const spops_dtype dtype = (spops_dtype)p->dtype;
+            const int64_t rows = shapes[s][0], cols = shapes[s][1];
             sum_case c = {scales[k / 2],
                           {k % 2 == 0 ? SPOPS_ACTIVATION_NONE : SPOPS_ACTIVATION_SILU, 0}};
-            test_operator op = {.what = "sum",
-                                .stream = ++stream,
-                                .user = &c,
-                                .run = run_sum,
-                                .reference = reference_sum};
-            op.in[FIRST] = test_view(test_input("x", shape[0], shape[1], dtype, VALUES_RANDOM),
+            test_operator op = *form;
+            op.stream = ++stream;
+            op.user = &c;
+            for (int i = 0; i < 2; ++i) {
+                op.in[i] = test_view(test_input(form->in[i].name, rows, cols, dtype, VALUES_RANDOM),
                                      test_rng_below(&rng, 3) * 4, test_rng_below(&rng, 2));
-            op.in[SECOND] = test_view(test_input("y", shape[0], shape[1], dtype, VALUES_RANDOM),
-                                      test_rng_below(&rng, 3) * 4, test_rng_below(&rng, 2));
-            op.out[0] = test_view(test_output("out", shape[0], shape[1], dtype, CHECK_BOUND),
+                if (form->out[i].name != NULL)
+                    op.out[i] =
+                        test_view(test_output(form->out[i].name, rows, cols, dtype, CHECK_BOUND),
                                   test_rng_below(&rng, 3) * 8, test_rng_below(&rng, 2));
+            }
             test_operator_run(&d, &op);
         }
     test_close(&d);
 }
 
-// A step of gradient descent: out is x, and rows after those in use stay.
+ParameterizedTestParameters(activation, sums_agree)
+{
+    return every_case(test_row_dtypes, NUM_REAL_DTYPES, all_kinds, 1);
+}
+ParameterizedTest(struct case_param *p, activation, sums_agree, .timeout = 600)
+{
+    const test_operator form = {.what = "sum",
+                                .run = run_sum,
+                                .reference = reference_sum,
+                                .in = {[FIRST] = {.name = "x"}, [SECOND] = {.name = "y"}},
+                                .out = {{.name = "out"}}};
+    check_sums(p, &form, (case_number(p) << 32) + (1 << 20));
+}
+
 // Gradients of both addends.
 static spops_status run_sum_backward(void *user, spops_context *ctx, const spops_matrix *const *in,
                                      const spops_matrix *const *out)
@@ -219,37 +229,15 @@ ParameterizedTestParameters(activation, gradients_of_sums_agree)
 }
 ParameterizedTest(struct case_param *p, activation, gradients_of_sums_agree, .timeout = 600)
 {
-    static const float scales[] = {0, 1, -0.37f, 1e-3f};
-    uint64_t stream = (case_number(p) << 32) + (1 << 21);
-    test_rng rng = test_rng_make(stream + 17);
-    test_device d;
-
-    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
-    for (int s = 0; s < NUM_SHAPES; ++s)
-        for (int k = 0; k < 8; ++k) {
-            const int64_t *shape = shapes[s];
-            const spops_dtype dtype = (spops_dtype)p->dtype;
-            sum_case c = {scales[k / 2],
-                          {k % 2 == 0 ? SPOPS_ACTIVATION_NONE : SPOPS_ACTIVATION_SILU, 0}};
-            test_operator op = {.what = "gradients of a sum",
-                                .stream = ++stream,
-                                .user = &c,
+    const test_operator form = {.what = "gradients of a sum",
                                 .run = run_sum_backward,
-                                .reference = reference_sum_backward};
-            op.in[X] = test_view(test_input("x", shape[0], shape[1], dtype, VALUES_RANDOM),
-                                 test_rng_below(&rng, 3) * 4, test_rng_below(&rng, 2));
-            op.in[GRAD_OUT] =
-                test_view(test_input("grad_out", shape[0], shape[1], dtype, VALUES_RANDOM),
-                          test_rng_below(&rng, 3) * 4, test_rng_below(&rng, 2));
-            for (int i = 0; i < 2; ++i)
-                op.out[i] = test_view(test_output(i == 0 ? "grad_x" : "grad_y", shape[0], shape[1],
-                                                  dtype, CHECK_BOUND),
-                                      test_rng_below(&rng, 3) * 8, test_rng_below(&rng, 2));
-            test_operator_run(&d, &op);
-        }
-    test_close(&d);
+                                .reference = reference_sum_backward,
+                                .in = {[X] = {.name = "x"}, [GRAD_OUT] = {.name = "grad_out"}},
+                                .out = {{.name = "grad_x"}, {.name = "grad_y"}}};
+    check_sums(p, &form, (case_number(p) << 32) + (1 << 21));
 }
 
+// A step of gradient descent: out is x, and rows after those in use stay.
 ParameterizedTestParameters(activation, adds_in_place)
 {
     return every_backend();
