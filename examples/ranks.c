@@ -13,10 +13,12 @@
  *     --timeout 60                seconds that a rank waits for others
  *     --any-dataflow 1            plans know every way of running, also where implicit GEMM serves all
  *     --output FILE               append what was measured, a JSON object a line; bench/scaling.py reads it
+ *     --layers 1                  print layers and values alone, a JSON object a line; bench/scaling_model.py reads it
  */
 #define _POSIX_C_SOURCE 200112L
 #include "ranks/cloud.h"
 #include "ranks/measure.h"
+#include "ranks/plans.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -30,7 +32,7 @@ typedef struct options {
     spops_backend_kind backend;
     spops_dtype dtype;
     double width;
-    int levels, ranks, time_ranks, launches, nccl, graph, chunks, timeout, any_dataflow;
+    int levels, ranks, time_ranks, launches, nccl, graph, chunks, timeout, any_dataflow, layers;
     int64_t voxels;
     const char *cloud, *output;
 } options;
@@ -455,6 +457,32 @@ static int measure(const options *o, const ranks_cloud *c)
     return failed;
 }
 
+/* ---- Layers -------------------------------------------------------------------------------------- */
+
+static int print_layers(const options *o)
+{
+    static const char *const relations[] = {"within", "down", "up", "pointwise"};
+    ranks_network *n = (ranks_network *)calloc(1, sizeof *n);
+
+    if (n == NULL) return 1;
+    n->num_levels = o->levels;
+    ranks_add_layers(n, o->width);
+    for (int i = 0; i < n->num_layers; ++i) {
+        const ranks_layer *l = &n->layers[i];
+        printf("{\"suite\": \"ranks\", \"width\": %g, \"levels\": %d, \"case\": \"layer %d\", "
+               "\"relation\": \"%s\", \"level\": %d, \"taps\": %d, \"in_cols\": %d, "
+               "\"out_cols\": %d, \"norm\": %d, \"residual\": %d, \"of_input\": %d}\n",
+               o->width, o->levels, i, relations[l->relation], l->level, l->taps, l->in.cols,
+               l->out.cols, l->norm, l->residual.cols > 0, l->in.value == n->input);
+    }
+    for (int v = 0; v < n->num_values; ++v)
+        printf("{\"suite\": \"ranks\", \"width\": %g, \"levels\": %d, \"case\": \"value %d\", "
+               "\"level\": %d, \"cols\": %d, \"has_gradient\": %d}\n",
+               o->width, o->levels, v, n->values[v].level, n->values[v].cols, v != n->input);
+    free(n);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     options o = {.backend = SPOPS_BACKEND_CPU, .dtype = SPOPS_DTYPE_F32, .width = 0.125};
@@ -493,6 +521,8 @@ int main(int argc, char **argv)
             o.chunks = atoi(value);
         else if (strcmp(argv[i], "--any-dataflow") == 0)
             o.any_dataflow = atoi(value);
+        else if (strcmp(argv[i], "--layers") == 0)
+            o.layers = atoi(value);
         else if (strcmp(argv[i], "--timeout") == 0)
             o.timeout = atoi(value);
         else if (strcmp(argv[i], "--cloud") == 0)
@@ -505,6 +535,7 @@ int main(int argc, char **argv)
     if (o.levels < 2 || o.levels > RANKS_LEVELS || o.time_ranks < 0 || o.time_ranks > RANKS_MOST ||
         o.voxels < 1 || o.launches < 1 || o.chunks < 1 || o.timeout < 1 || !(o.width > 0))
         return fprintf(stderr, "an option is out of range\n"), 2;
+    if (o.layers) return print_layers(&o);
     if (o.cloud[1] == 'y' ? ranks_cloud_gyroid(&c, o.voxels) : ranks_cloud_ground(&c, o.voxels))
         return 1;
     failed = o.time_ranks > 0 ? measure(&o, &c) : check(&o, &c);

@@ -66,8 +66,10 @@ def test_halos(device, tmp_path):
     pairs = sum(int((near & padded[i : i + 25, j : j + 25, k : k + 25]).sum()) for i in range(3) for j in range(3) for k in range(3))
     assert fine[1]["rows"] == near.sum() and fine[1]["pairs"] == pairs and fine[1]["ghosts_all"] == 0
     assert fine[2]["ghosts_all"] >= fine[2]["ghosts_most"] > 0 and fine[8]["owned_most"] >= near.sum() / 8
-    model = subprocess.run([sys.executable, root / "bench" / "scaling_model.py", "--counts", output], capture_output=True, text=True, timeout=60)
-    assert "50 layers, 21.7 M weights, 49 norms" in model.stdout and "1e10 voxels in one step" in model.stdout, model.stdout + model.stderr
+    for options, number in (("--single-layers",), 0), ((), 1):
+        model = subprocess.run([sys.executable, root / "bench" / "scaling_model.py", "--counts", output, *options], capture_output=True, text=True, timeout=60)
+        assert "50 layers, 21.7 M weights, 49 norms" in model.stdout and "1e10 voxels in one step" in model.stdout, model.stdout + model.stderr
+        assert model.stdout.count("by the model |") == number
 
 
 def test_tiles(device, tmp_path):
