@@ -37,7 +37,7 @@ static bool is_pass(const char *item)
 
 // The common options, as they are given.
 static struct {
-    const char *suites, *passes, *cols, *dtypes, *modes, *output, *commit;
+    const char *suites, *passes, *cols, *dtypes, *modes, *tiles, *output, *commit;
     spops_backend_kind backend;
     int64_t threads, samples;
     bool no_baselines, neighbour, quick, json, list_suites, tf32;
@@ -52,6 +52,10 @@ static const option_row common[] = {
     {"--dtypes", "LIST", "f32,f16,bf16; bev, forward: also f8e4m3,f8e5m2,nvfp4 features",
      .accepts = bench_is_dtype, .text = &given.dtypes},
     {"--modes", "LIST", "hot,cold (default: both)", "hot,cold", .text = &given.modes},
+    {"--tiles", "LIST",
+     "attention, conv, on CUDA: beside the tile that is chosen also every one that takes the rows "
+     "(all), or these numbers",
+     .accepts = bench_is_tile, .text = &given.tiles},
     {"--samples", "N", "samples a measurement (default: 50, on the CPU 15)",
      .number = &given.samples, .least = 1, .most = 1 << 20},
     {"--no-baselines", NULL, "only the library's own", .on = &given.no_baselines},
@@ -108,6 +112,7 @@ static void set_options(bench_options *o)
     o->suites = given.suites == NULL || options_wants(given.suites, "all") ? NULL : given.suites;
     o->backend = given.backend;
     o->passes = given.passes;
+    o->tiles = given.tiles;
     for (int i = 0; given.cols != NULL && i < BENCH_MAX_COLS && options_item(given.cols, i, item);
          ++i)
         if (options_read_number(item, 1, BENCH_MAX_WIDTH, &o->cols[i])) o->num_cols = i + 1;
@@ -217,6 +222,16 @@ static void stop_neighbour(pid_t neighbour)
     (void)waitpid(neighbour, NULL, 0);
 }
 
+// A number that no rows took was meant for others, or is a mistake.
+static void check_tiles(bench *b)
+{
+    char item[64];
+    int64_t tile;
+    for (int i = 0; b->options.tiles != NULL && options_item(b->options.tiles, i, item); ++i)
+        if (options_read_number(item, 1, BENCH_MAX_TILE, &tile) && !b->has_timed[tile])
+            bench_fail(b, "--tiles: tile %d takes no rows that were timed", (int)tile);
+}
+
 static void print_device(const bench *b)
 {
     printf("%s (%s, %d %s), copies at %.4g GB/s, ", b->device.name, b->device.isa,
@@ -246,6 +261,7 @@ int bench_main(int argc, char **argv)
         for (int s = 0; s < NUM_SUITES; ++s)
             if (bench_wants(b.options.suites, suites[s]->name)) suites[s]->run(&b);
         if (neighbour > 0) stop_neighbour(neighbour);
+        check_tiles(&b);
     }
     progress_end();
     if (b.output != NULL && fclose(b.output) != 0)

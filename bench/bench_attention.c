@@ -29,8 +29,30 @@ static const attention_shape shapes[] = {
     {120, 1024, 8, 64, 2, 0, false},     {120, 1024, 4, 128, 1, 0, false},
     {120, 1024, 2, 256, 0, 0, false},    {120, 1024, 4, 128, 0, 0, true},
     {1, 32768, 12, 128, 0, 4101, false}, {1, 32768, 12, 128, 0, 4101, true},
-    {120, 1024, 2, 192, 0, 0, false},
+    {120, 1024, 2, 192, 0, 0, false},    {1, 32768, 12, 64, 0, 0, false},
+    {1, 32768, 12, 128, 0, 0, false},    {1, 8192, 12, 128, 0, 0, false},
+    {4, 1024, 8, 64, 0, 0, false},       {1, 1024, 4, 128, 0, 0, false},
 };
+
+static const char *wanted_heads;
+
+// Such as 8x64.
+static bool is_heads(const char *item)
+{
+    char text[64];
+    int64_t number;
+    const char *by = strchr(item, 'x');
+    if (by == NULL || by - item >= (int)sizeof text) return false;
+    memcpy(text, item, (size_t)(by - item));
+    text[by - item] = 0;
+    return options_read_number(text, 1, 1024, &number) &&
+           options_read_number(by + 1, 1, 256, &number);
+}
+
+static const bench_option options[] = {
+    {"--heads", "LIST", "8x64,4x128: shapes of so many heads and columns of one (default: all)",
+     .accepts = is_heads, .text = &wanted_heads},
+    {0}};
 
 enum { GRAD_O, Q, K, V, NUM_INPUTS, O = NUM_INPUTS, GRAD_Q, GRAD_K, GRAD_V, NUM_MATRICES };
 static const char *const names[NUM_MATRICES] = {"grad_o", "q",      "k",      "v",
@@ -286,27 +308,87 @@ static bool run_once(attention_data *d, void (*enqueue)(void *user), int first, 
     return bench_check(d->b, "attention", d->status);
 }
 
-static void measure_pass(attention_data *d, const char *pass, void (*enqueue)(void *user),
-                         int first, int last, int products)
+typedef struct attention_pass {
+    const char *name;
+    void (*enqueue)(void *user);
+    int first, first_out, last; // matrices that it reads, each once; those that it writes
+    int products;
+} attention_pass;
+enum { FORWARD, BACKWARD };
+static const attention_pass passes[] = {{"forward", enqueue_forward, Q, O, O, 2},
+                                        {"backward", enqueue_backward, GRAD_O, GRAD_Q, GRAD_V, 5}};
+
+static bool is_backward(const attention_pass *pass)
+{
+    return pass == &passes[BACKWARD];
+}
+
+// The tile of the pass with the options as they are; 0: none takes the rows, or there is no choice.
+static int32_t tile_of(const attention_data *d, const attention_pass *pass)
+{
+    int32_t tile = 0;
+    const spops_matrix *q = &d->matrices[Q];
+    const spops_status status = spops_attention_get_tile(
+        d->b->ctx, d->plan, q->cols, q->dtype, &d->options, is_backward(pass) ? 1 : 0, &tile);
+    return status == SPOPS_STATUS_OK ? tile : 0;
+}
+
+// With the options as they are: scratch, and whether results are right.
+static bool prepare_pass(attention_data *d, const attention_pass *pass)
+{
+    bench *b = d->b;
+    const spops_matrix *q = &d->matrices[Q];
+    // Of keys, each of which takes all queries and those all keys.
+    const int64_t pairs = d->shape.rows * d->keys;
+    const int of_keys = pairs > 1 << 24 ? 0 : pairs > 1 << 20 ? 1 : 2;
+    const size_t bytes = spops_attention_scratch_bytes(d->plan, q->cols, q->dtype, &d->options,
+                                                       is_backward(pass) ? 1 : 0);
+    bool good = bench_check(b, "reserve", spops_context_reserve(b->ctx, bytes)) &&
+                run_once(d, pass->enqueue, pass->first_out, pass->last);
+    for (int i = pass->first_out; i <= pass->last && good; ++i)
+        good = check_rows(d, i, i == GRAD_K || i == GRAD_V ? of_keys : NUM_SAMPLES);
+    return good;
+}
+
+static void name_case(const attention_data *d, const attention_pass *pass, bench_case *c)
 {
     const attention_shape *s = &d->shape;
-    bench_case c = {.suite = "attention"};
-    char keys[32] = "", shared[32] = "";
+    char keys[32] = "", shared[32] = "", tile[32] = "";
     if (s->keys > 0) snprintf(keys, sizeof keys, " to %lld", (long long)s->keys);
     if (s->kv_heads > 0) snprintf(shared, sizeof shared, " of %d", (int)s->kv_heads);
-    snprintf(c.name, sizeof c.name, "%lld x %lld rows%s, %d%s x %d,%s %s%s", (long long)s->patches,
-             (long long)s->rows, keys, (int)s->heads, shared, (int)s->dim, s->norm ? " norm," : "",
-             pass, d->b->options.tf32 ? " tf32" : "");
-    snprintf(c.what, sizeof c.what, "%lld patches of %lld rows%s in a random order",
-             (long long)s->patches, (long long)s->rows, keys);
-    c.dtype = d->matrices[Q].dtype;
-    c.cols = d->matrices[Q].cols;
-    for (int i = first; i <= last; ++i) // each once, and in the backward pass what it reads
+    if (d->b->options.tiles != NULL && tile_of(d, pass) > 0)
+        snprintf(tile, sizeof tile, "; spops takes tile %d", (int)tile_of(d, pass));
+    snprintf(c->name, sizeof c->name, "%lld x %lld rows%s, %d%s x %d,%s %s%s",
+             (long long)s->patches, (long long)s->rows, keys, (int)s->heads, shared, (int)s->dim,
+             s->norm ? " norm," : "", pass->name, d->b->options.tf32 ? " tf32" : "");
+    snprintf(c->what, sizeof c->what, "%lld patches of %lld rows%s in a random order%s",
+             (long long)s->patches, (long long)s->rows, keys, tile);
+    c->dtype = d->matrices[Q].dtype;
+    c->cols = d->matrices[Q].cols;
+}
+
+// By what is chosen, then by each tile that is wanted and takes the rows.
+static void measure_pass(attention_data *d, const attention_pass *pass)
+{
+    const attention_shape *s = &d->shape;
+    bench *b = d->b;
+    bench_case c = {.suite = "attention"};
+    name_case(d, pass, &c);
+    for (int i = pass->first; i <= pass->last; ++i)
         c.bytes += d->matrices[i].rows * d->matrices[i].cols * (int64_t)spops_dtype_bytes(c.dtype);
-    bench_case_note(&c, "flops", 2 * products * s->patches * s->rows * d->keys * s->heads * s->dim);
-    d->status = SPOPS_STATUS_OK;
-    if (bench_case_time(d->b, &c, "spops", false, enqueue, d) && bench_check(d->b, pass, d->status))
-        bench_case_print(d->b, &c);
+    bench_case_note(&c, "flops",
+                    2 * pass->products * s->patches * s->rows * d->keys * s->heads * s->dim);
+    if (b->options.tiles != NULL) bench_case_note(&c, "default_tile", tile_of(d, pass));
+    for (int32_t tile = 0; tile <= BENCH_MAX_TILE; ++tile) {
+        if (tile > 0 && !bench_wants_tile(b, tile)) continue;
+        d->options.tile = tile;
+        if (tile > 0 && tile_of(d, pass) != tile) continue;
+        if (!prepare_pass(d, pass) || !bench_case_time_tile(b, &c, tile, pass->enqueue, d) ||
+            !bench_check(b, pass->name, d->status))
+            break;
+    }
+    d->options.tile = 0;
+    if (c.num_variants > 0) bench_case_print(b, &c);
 }
 
 static bool open_matrices(attention_data *d, spops_dtype dtype)
@@ -409,11 +491,6 @@ static void measure_shape(bench *b, attention_shape shape, spops_dtype dtype)
     attention_data d = {.b = b, .shape = shape, .num_rows = shape.patches * shape.rows};
     d.keys = shape.keys > 0 ? shape.keys : shape.rows;
     d.num_key_rows = shape.patches * d.keys;
-    const bool backward = bench_wants(b->options.passes, "backward");
-    // Of keys, each of which takes all queries and those all keys.
-    const int64_t pairs = shape.rows * d.keys;
-    const int samples = pairs > 1 << 24 ? 0 : pairs > 1 << 20 ? 1 : 2;
-    size_t bytes;
 
     d.options = spops_attention_options_default();
     d.options.heads = shape.heads;
@@ -422,16 +499,10 @@ static void measure_shape(bench *b, attention_shape shape, spops_dtype dtype)
     bench_progress("attention %lld x %lld, %d x %d: checking", (long long)shape.patches,
                    (long long)shape.rows, (int)shape.heads, (int)shape.dim);
     if (!open_plan(&d) || !open_matrices(&d, dtype) || (shape.norm && !open_norm(&d))) goto done;
-    bytes = spops_attention_scratch_bytes(d.plan, d.matrices[Q].cols, dtype, &d.options, backward);
-    if (!bench_check(b, "reserve", spops_context_reserve(b->ctx, bytes)) ||
-        !run_once(&d, enqueue_forward, O, O) || !check_rows(&d, O, NUM_SAMPLES))
-        goto done;
-    if (bench_wants(b->options.passes, "forward"))
-        measure_pass(&d, "forward", enqueue_forward, Q, O, 2);
-    if (backward && run_once(&d, enqueue_backward, GRAD_Q, GRAD_V) &&
-        check_rows(&d, GRAD_Q, NUM_SAMPLES) && check_rows(&d, GRAD_K, samples) &&
-        check_rows(&d, GRAD_V, samples))
-        measure_pass(&d, "backward", enqueue_backward, GRAD_O, GRAD_V, 5);
+    if (bench_wants(b->options.passes, "forward")) measure_pass(&d, &passes[FORWARD]);
+    // Gradients go by what is chosen forward.
+    if (bench_wants(b->options.passes, "backward") && prepare_pass(&d, &passes[FORWARD]))
+        measure_pass(&d, &passes[BACKWARD]);
 
 done:
     spops_patches_destroy(d.plan);
@@ -454,6 +525,9 @@ static void run_suite(bench *b)
         if (!bench_wants_dtype(b, own_dtypes, (spops_dtype)t)) continue;
         for (size_t i = 0; i < sizeof shapes / sizeof *shapes; ++i) {
             attention_shape shape = shapes[i];
+            char heads[32];
+            snprintf(heads, sizeof heads, "%dx%d", (int)shape.heads, (int)shape.dim);
+            if (!bench_wants(wanted_heads, heads)) continue;
             if (b->options.quick && shape.rows > 1024) continue;
             if (shape.patches == 1) shape.rows /= factor; // one long list
             shape.patches = shape.patches / factor > 0 ? shape.patches / factor : 1;
@@ -462,5 +536,4 @@ static void run_suite(bench *b)
     }
 }
 
-const bench_suite bench_suite_attention = {
-    .name = "attention", .passes = "forward,backward", .run = run_suite};
+const bench_suite bench_suite_attention = {"attention", "forward,backward", options, run_suite};

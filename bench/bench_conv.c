@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sparse convolution: submanifold 3 x 3 x 3 layers on three clouds, forward and both gradients, on
-// every dataflow that the device has. The map and the plan are ready; a layer is what is timed.
+// every dataflow that the device has, and with --tiles by each tile of implicit GEMM. The map and the plan
+// are ready; a layer is what is timed.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,16 +15,28 @@
 #define NUM_SAMPLES   32 // rows of out and grad_x whose values are checked
 #define WHOLE_LIMIT   2  // features of the check of grad_w are whole numbers up to this
 #define NUM_DATAFLOWS (SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER + 1)
+// A way of running: a dataflow, or one of implicit GEMM's tiles, tile t as way NUM_DATAFLOWS + t.
+#define NUM_WAYS (NUM_DATAFLOWS + BENCH_MAX_TILE + 1)
 
 static struct {
-    const char *clouds, *layers, *dataflows, *tuning, *activation;
+    const char *clouds, *gyroids, *layers, *dataflows, *tuning, *activation;
     bool ablation;
 } own;
+static bool is_grid(const char *item)
+{
+    int64_t cells;
+    return options_read_number(item, 8, 1536, &cells);
+}
+
 static const bench_option options[] = {
     {"--clouds", "LIST", "lidar,indoor,shell (default: all)", "lidar,indoor,shell",
      .text = &own.clouds},
-    {"--layers", "LIST", "32x32,64x64,64x128,128x128,256x256: channels (default: all, or --cols)",
-     "32x32,64x64,64x128,128x128,256x256", .text = &own.layers},
+    {"--gyroids", "LIST",
+     "surfaces in grids of so many cells a side (8 to 1536) in place of the clouds",
+     .accepts = is_grid, .text = &own.gyroids},
+    {"--layers", "LIST",
+     "32x32,64x64,64x128,128x128,256x128,256x256: channels (default: all, or --cols)",
+     "32x32,64x64,64x128,128x128,256x128,256x256", .text = &own.layers},
     {"--dataflows", "LIST", "fetch_on_demand,implicit_gemm,gather_matmul_scatter (default: all)",
      "fetch_on_demand,implicit_gemm,gather_matmul_scatter", .text = &own.dataflows},
     {"--activation", "NAME", "of the forward pass that is timed (default: none)",
@@ -39,11 +52,9 @@ typedef struct layer_width {
     const char *name;
     int64_t in, out;
 } layer_width;
-static const layer_width widths[] = {{"32x32", 32, 32},
-                                     {"64x64", 64, 64},
-                                     {"64x128", 64, 128},
-                                     {"128x128", 128, 128},
-                                     {"256x256", 256, 256}};
+static const layer_width widths[] = {{"32x32", 32, 32},     {"64x64", 64, 64},
+                                     {"64x128", 64, 128},   {"128x128", 128, 128},
+                                     {"256x128", 256, 128}, {"256x256", 256, 256}};
 
 static const char *const activations[] = {"none", "relu",      "leaky_relu", "silu",
                                           "gelu", "gelu_tanh", "sigmoid"};
@@ -65,7 +76,7 @@ typedef struct conv_cloud {
     spops_kernel_map_view view;
     int32_t *table, *tap_offsets, *in_rows, *out_rows; // host
     int64_t num_pairs;
-    spops_sparseconv *plans[NUM_DATAFLOWS]; // NULL: not had here
+    spops_sparseconv *plans[NUM_WAYS]; // NULL: not had here
 } conv_cloud;
 
 // Numbers of a dtype: features, weights, and features that are whole numbers.
@@ -277,7 +288,50 @@ static bool upload(const conv_data *d, const bench_block *features)
 
 // ---- Cases --------------------------------------------------------------------------------------
 
-// right[f]: dataflow f serves the pass, and its results are right.
+static bool choose(const conv_data *d, const spops_sparseconv *plan, spops_conv_pass pass,
+                   spops_conv_choice *choice)
+{
+    return plan != NULL &&
+           spops_sparseconv_get_choice(d->b->ctx, plan, pass, d->x.dtype, d->x.cols, d->g.cols,
+                                       &d->layer, choice) == SPOPS_STATUS_OK;
+}
+
+// Of implicit GEMM; 0: it has no choice, or does not serve the pass, or the pass is a step.
+static int32_t default_tile(const conv_data *d, const conv_pass *pass)
+{
+    spops_conv_choice choice;
+    return pass != &passes[STEP] &&
+                   choose(d, d->cloud->plans[SPOPS_DATAFLOW_IMPLICIT_GEMM], pass->served, &choice)
+               ? choice.tile
+               : 0;
+}
+
+static const char *way_name(int way, char name[32])
+{
+    if (way < NUM_DATAFLOWS) return spops_dataflow_name((spops_dataflow)way);
+    snprintf(name, 32, "tile %d", way - NUM_DATAFLOWS);
+    return name;
+}
+
+// Time the ways that are right. Implicit GEMM comes first, so that the gain of a tile is over what it chooses.
+static bool time_ways(conv_data *d, const conv_pass *pass, const bool *right, bench_case *c)
+{
+    static const int first = SPOPS_DATAFLOW_IMPLICIT_GEMM;
+    char name[32];
+    for (int i = 0; i < NUM_WAYS; ++i) {
+        const int way = i == 0 ? first : i <= first ? i - 1 : i;
+        if (!right[way]) continue;
+        d->plan = d->cloud->plans[way];
+        const bool good =
+            way < NUM_DATAFLOWS
+                ? bench_case_time(d->b, c, way_name(way, name), false, pass->enqueue, d)
+                : bench_case_time_tile(d->b, c, way - NUM_DATAFLOWS, pass->enqueue, d);
+        if (!good || !bench_check(d->b, "conv", d->status)) return false;
+    }
+    return true;
+}
+
+// right[w]: way w serves the pass, and its results are right.
 static void measure_pass(conv_data *d, const conv_pass *pass, const bool *right)
 {
     bench *b = d->b;
@@ -292,42 +346,37 @@ static void measure_pass(conv_data *d, const conv_pass *pass, const bool *right)
              active ? activations[d->layer.activation] : "");
     snprintf(c.what, sizeof c.what, "%lld voxels, %lld pairs, %.2f GFLOP",
              (long long)m->scene.num_rows, (long long)m->num_pairs, flops * 1e-9);
-    for (int f = NUM_DATAFLOWS - 1; f >= SPOPS_DATAFLOW_FETCH_ON_DEMAND; --f) {
-        if (!right[f]) continue;
-        d->plan = m->plans[f];
-        if (!bench_case_time(b, &c, spops_dataflow_name((spops_dataflow)f), false, pass->enqueue,
-                             d) ||
-            !bench_check(b, "conv", d->status))
-            return;
+    if (b->options.tiles != NULL) {
+        const size_t used = strlen(c.what);
+        const int32_t tile = default_tile(d, pass);
+        bench_case_note(&c, "default_tile", tile);
+        if (tile > 0)
+            snprintf(c.what + used, sizeof c.what - used, "; implicit_gemm takes tile %d",
+                     (int)tile);
     }
-    bench_case_print(b, &c);
+    if (time_ways(d, pass, right, &c)) bench_case_print(b, &c);
 }
 
-// right[pass][f]: dataflow f serves the pass, and its results are right.
-typedef bool pass_table[NUM_PASSES][NUM_DATAFLOWS];
-
-static bool serves(const conv_data *d, const spops_sparseconv *plan, spops_conv_pass pass, int f)
-{
-    spops_conv_choice choice;
-    return plan != NULL &&
-           spops_sparseconv_get_choice(d->b->ctx, plan, pass, d->x.dtype, d->x.cols, d->g.cols,
-                                       &d->layer, &choice) == SPOPS_STATUS_OK &&
-           (int)choice.dataflow == f;
-}
+// right[pass][w]: way w serves the pass, and its results are right.
+typedef bool pass_table[NUM_PASSES][NUM_WAYS];
 
 static void find_served(const conv_data *d, pass_table right)
 {
-    for (int f = SPOPS_DATAFLOW_FETCH_ON_DEMAND; f < NUM_DATAFLOWS; ++f) {
-        const spops_sparseconv *plan = d->cloud->plans[f];
-        right[STEP][f] = plan != NULL;
+    memset(right, 0, sizeof(pass_table));
+    for (int way = SPOPS_DATAFLOW_FETCH_ON_DEMAND; way < NUM_WAYS; ++way) {
+        const spops_sparseconv *plan = d->cloud->plans[way];
+        spops_conv_choice choice;
+        right[STEP][way] = plan != NULL && way < NUM_DATAFLOWS; // no tile is of all passes
         for (int pass = 0; pass < STEP; ++pass) {
-            right[pass][f] = serves(d, plan, passes[pass].served, f);
-            right[STEP][f] = right[STEP][f] && right[pass][f];
+            right[pass][way] = choose(d, plan, passes[pass].served, &choice) &&
+                               (way < NUM_DATAFLOWS ? (int)choice.dataflow == way
+                                                    : choice.tile == way - NUM_DATAFLOWS);
+            right[STEP][way] = right[STEP][way] && right[pass][way];
         }
     }
 }
 
-// Every pass of every dataflow once. The gradient of W is checked whole, with features that are whole
+// Every pass of every way once. The gradient of W is checked whole, with features that are whole
 // numbers; they are replaced before the others, which are checked row by row.
 static bool check_passes(conv_data *d, pass_table right)
 {
@@ -338,14 +387,13 @@ static bool check_passes(conv_data *d, pass_table right)
 
     for (int i = 0; i < STEP && good; ++i) {
         const conv_pass *pass = &passes[order[i]];
-        for (int f = SPOPS_DATAFLOW_FETCH_ON_DEMAND; f < NUM_DATAFLOWS && good; ++f) {
-            char what[128];
-            if (!right[order[i]][f]) continue;
+        for (int way = SPOPS_DATAFLOW_FETCH_ON_DEMAND; way < NUM_WAYS && good; ++way) {
+            char what[128], name[32];
+            if (!right[order[i]][way]) continue;
             snprintf(what, sizeof what, "%s %lld to %lld %s, %s", d->cloud->scene.name,
-                     (long long)d->x.cols, (long long)d->g.cols, pass->name,
-                     spops_dataflow_name((spops_dataflow)f));
+                     (long long)d->x.cols, (long long)d->g.cols, pass->name, way_name(way, name));
             bench_progress("conv %s, %s: checking", what, spops_dtype_name(d->x.dtype));
-            d->plan = d->cloud->plans[f];
+            d->plan = d->cloud->plans[way];
             if (order[i] == SPOPS_PASS_GRAD_W)
                 good = run_pass(d, pass, d->grad_w) && check_gradient(d, what, &sums);
             else if (order[i] == SPOPS_PASS_FORWARD)
@@ -409,6 +457,26 @@ static int64_t most_channels(const bench *b)
     return most; // 0: those of `widths', which a plan has by default
 }
 
+// A plan for each way; a tile that there is not is refused.
+static bool open_plans(bench *b, conv_cloud *m)
+{
+    for (int way = SPOPS_DATAFLOW_FETCH_ON_DEMAND; way < NUM_WAYS; ++way) {
+        const int32_t tile = way < NUM_DATAFLOWS ? 0 : way - NUM_DATAFLOWS;
+        spops_sparseconv_options plan = spops_sparseconv_options_default();
+        plan.backward = 1;
+        plan.max_in_channels = plan.max_out_channels = most_channels(b);
+        plan.dataflow = tile > 0 ? SPOPS_DATAFLOW_IMPLICIT_GEMM : (spops_dataflow)way;
+        plan.tile = tile;
+        if (way >= NUM_DATAFLOWS && !(tile > 0 && bench_wants_tile(b, tile))) continue;
+        if (!bench_wants(own.dataflows, spops_dataflow_name(plan.dataflow))) continue;
+        const spops_status status = spops_sparseconv_create(b->ctx, m->map, &plan, &m->plans[way]);
+        if (tile > 0 && status == SPOPS_STATUS_INVALID_ARGUMENT) continue;
+        if (status != SPOPS_STATUS_NOT_SUPPORTED && !bench_check(b, "plan", status)) return false;
+    }
+    return true;
+}
+
+// Of a scene that is loaded.
 static bool open_cloud(bench *b, conv_cloud *m)
 {
     const spops_kernel_shape kernel = spops_kernel_shape_cube(3, 3, 1, 1);
@@ -416,7 +484,6 @@ static bool open_cloud(bench *b, conv_cloud *m)
     void *rows = NULL;
     bool good;
 
-    if (!bench_scene_load(b, &m->scene)) return false;
     o.contents = SPOPS_MAP_PAIRS | SPOPS_MAP_ORDER | SPOPS_MAP_REVERSE;
     good = bench_upload(b, m->scene.rows, (size_t)m->scene.num_rows * 4 * sizeof(int32_t), &rows) &&
            bench_check(b, "coords",
@@ -429,15 +496,7 @@ static bool open_cloud(bench *b, conv_cloud *m)
     if (!good || !bench_check(b, "map", spops_kernel_map_get_view(b->ctx, m->map, &m->view)))
         return false;
     m->num_pairs = m->view.max_pairs;
-    for (int f = SPOPS_DATAFLOW_FETCH_ON_DEMAND; f < NUM_DATAFLOWS; ++f) {
-        spops_sparseconv_options plan = spops_sparseconv_options_default();
-        plan.backward = 1;
-        plan.max_in_channels = plan.max_out_channels = most_channels(b);
-        plan.dataflow = (spops_dataflow)f;
-        if (!bench_wants(own.dataflows, spops_dataflow_name(plan.dataflow))) continue;
-        const spops_status status = spops_sparseconv_create(b->ctx, m->map, &plan, &m->plans[f]);
-        if (status != SPOPS_STATUS_NOT_SUPPORTED && !bench_check(b, "plan", status)) return false;
-    }
+    if (!open_plans(b, m)) return false;
     return bench_fetch_i32(b, m->view.out->table, m->scene.num_rows * m->view.table_stride,
                            &m->table) &&
            bench_fetch_i32(b, m->view.tap_offsets, m->view.num_taps + 1, &m->tap_offsets) &&
@@ -447,8 +506,8 @@ static bool open_cloud(bench *b, conv_cloud *m)
 
 static void close_cloud(conv_cloud *m)
 {
-    for (int f = 0; f < NUM_DATAFLOWS; ++f)
-        spops_sparseconv_destroy(m->plans[f]);
+    for (int way = 0; way < NUM_WAYS; ++way)
+        spops_sparseconv_destroy(m->plans[way]);
     spops_kernel_map_destroy(m->map);
     spops_coords_destroy(m->coords);
     free(m->table), free(m->tap_offsets), free(m->in_rows), free(m->out_rows);
@@ -477,6 +536,28 @@ static void measure_dtype(bench *b, const conv_cloud *m, spops_dtype dtype)
     bench_block_destroy(&blocks.whole);
 }
 
+// All dtypes of a cloud, if its scene is loaded.
+static void measure_cloud(bench *b, conv_cloud *m, bool is_loaded, unsigned dtypes)
+{
+    if (is_loaded && open_cloud(b, m))
+        for (int t = SPOPS_DTYPE_F32; t <= SPOPS_DTYPE_BF16; ++t)
+            if (bench_wants_dtype(b, dtypes, (spops_dtype)t)) measure_dtype(b, m, (spops_dtype)t);
+    close_cloud(m);
+}
+
+static void measure_gyroids(bench *b, unsigned dtypes)
+{
+    char item[64], name[80];
+    int64_t cells;
+    for (int i = 0; options_item(own.gyroids, i, item); ++i) {
+        conv_cloud m = {0};
+        if (!options_read_number(item, 8, 1536, &cells)) continue;
+        snprintf(name, sizeof name, "gyroid %s", item);
+        m.scene.name = name;
+        measure_cloud(b, &m, bench_scene_gyroid(b, (int32_t)cells, &m.scene), dtypes);
+    }
+}
+
 static void run_suite(bench *b)
 {
     static const struct {
@@ -491,18 +572,18 @@ static void run_suite(bench *b)
     for (int t = SPOPS_DTYPE_F32; t <= SPOPS_DTYPE_BF16 && own.ablation; ++t)
         if (bench_wants_dtype(b, dtypes, (spops_dtype)t))
             bench_conv_ablation(b, (spops_dtype)t, own.tuning);
-    for (size_t i = 0; i < sizeof clouds / sizeof *clouds && !own.ablation; ++i) {
+    if (own.ablation) return;
+    if (own.gyroids != NULL) {
+        measure_gyroids(b, dtypes);
+        return;
+    }
+    for (size_t i = 0; i < sizeof clouds / sizeof *clouds; ++i) {
         conv_cloud m = {0};
         if (!bench_wants(own.clouds, clouds[i].name)) continue;
         m.scene.name = clouds[i].name;
         m.scene.file = clouds[i].file;
         m.scene.most_rows = clouds[i].most_rows;
-        if (open_cloud(b, &m)) {
-            for (int t = SPOPS_DTYPE_F32; t <= SPOPS_DTYPE_BF16; ++t)
-                if (bench_wants_dtype(b, dtypes, (spops_dtype)t))
-                    measure_dtype(b, &m, (spops_dtype)t);
-        }
-        close_cloud(&m);
+        measure_cloud(b, &m, bench_scene_load(b, &m.scene), dtypes);
     }
 }
 

@@ -39,6 +39,23 @@ bool bench_is_width(const char *item)
     return options_read_number(item, 1, BENCH_MAX_WIDTH, &width);
 }
 
+bool bench_is_tile(const char *item)
+{
+    int64_t tile;
+    return strcmp(item, "all") == 0 || options_read_number(item, 1, BENCH_MAX_TILE, &tile);
+}
+
+bool bench_wants_tile(const bench *b, int32_t tile)
+{
+    char item[64];
+    int64_t number;
+    for (int i = 0; b->options.tiles != NULL && options_item(b->options.tiles, i, item); ++i)
+        if (strcmp(item, "all") == 0 ||
+            (options_read_number(item, 1, BENCH_MAX_TILE, &number) && number == tile))
+            return true;
+    return false;
+}
+
 int bench_cols(const bench *b, const int64_t *own, int num_own, int64_t cols[BENCH_MAX_COLS])
 {
     const int num = b->options.num_cols > 0 ? b->options.num_cols : num_own;
@@ -196,6 +213,16 @@ static void enqueue_bytes(void *user)
         dense_write_cuda(d);
     else
         memset(d->dense, 0, d->bytes);
+}
+
+bool bench_case_time_tile(bench *b, bench_case *c, int32_t tile, void (*enqueue)(void *user),
+                          void *user)
+{
+    static char names[BENCH_MAX_TILE + 1][16]; // of variants, which keep them
+    if (tile == 0) return bench_case_time(b, c, "spops", false, enqueue, user);
+    snprintf(names[tile], sizeof names[tile], "tile %d", (int)tile);
+    b->has_timed[tile] = true;
+    return bench_case_time(b, c, names[tile], true, enqueue, user);
 }
 
 bool bench_case_time_bytes(bench *b, bench_case *c)

@@ -14,6 +14,7 @@
 
 #define BENCH_MAX_COLS  16   // widths in a list
 #define BENCH_MAX_WIDTH 1024 // of a row
+#define BENCH_MAX_TILE  99   // numbers of tiles that are tried, from 1 on
 
 typedef enum bench_mode { BENCH_HOT = 0, BENCH_COLD = 1, BENCH_NUM_MODES = 2 } bench_mode;
 
@@ -21,6 +22,7 @@ typedef enum bench_mode { BENCH_HOT = 0, BENCH_COLD = 1, BENCH_NUM_MODES = 2 } b
 typedef struct bench_options {
     spops_backend_kind backend;
     const char *suites, *passes; // comma-separated; NULL: all
+    const char *tiles;           // the same; NULL: none but what is chosen
     int64_t cols[BENCH_MAX_COLS];
     int num_cols;    // 0: the suite's own
     unsigned dtypes; // bit mask of 1 << dtype; 0: the suite's own
@@ -41,7 +43,8 @@ typedef struct bench {
     FILE *output;             // JSON lines besides stdout, or NULL
     char date[32];
     char command[512];
-    bool failed; // something was wrong; goes on with the next case
+    bool has_timed[BENCH_MAX_TILE + 1]; // tiles by number
+    bool failed;                        // something was wrong; goes on with the next case
 } bench;
 
 // A row of a suite's own options.
@@ -52,6 +55,10 @@ bool bench_wants(const char *list, const char *name);
 bool bench_is_dtype(const char *item);
 bool bench_read_dtype(const char *item, spops_dtype *dtype);
 bool bench_is_width(const char *item);
+bool bench_is_tile(const char *item); // or "all"
+
+// Whether a tile, 1 to BENCH_MAX_TILE, is to be timed beside what is chosen.
+bool bench_wants_tile(const bench *b, int32_t tile);
 
 // The columns and dtypes to walk: the options' or the suite's own.
 int bench_cols(const bench *b, const int64_t *own, int num_own, int64_t cols[BENCH_MAX_COLS]);
@@ -98,7 +105,7 @@ typedef struct bench_note {
     int64_t number;
 } bench_note;
 
-enum { BENCH_MAX_VARIANTS = 8, BENCH_MAX_NOTES = 8 };
+enum { BENCH_MAX_VARIANTS = 32, BENCH_MAX_NOTES = 8 };
 
 typedef struct bench_case {
     const char *suite;
@@ -119,6 +126,9 @@ bench_variant *bench_case_add(bench_case *c, const char *name, bool is_baseline)
 // Time a variant in every wanted mode.
 bool bench_case_time(bench *b, bench_case *c, const char *name, bool is_baseline,
                      void (*enqueue)(void *user), void *user);
+// The same of a tile, whose gain is that of what is chosen over it; 0: of what is chosen itself.
+bool bench_case_time_tile(bench *b, bench_case *c, int32_t tile, void (*enqueue)(void *user),
+                          void *user);
 // Beside it a plain write of as many bytes as the case must move, "the bytes alone"; the launch of a
 // graph, which counts in cold samples, counts there too. Nothing where baselines are not wanted.
 bool bench_case_time_bytes(bench *b, bench_case *c);
