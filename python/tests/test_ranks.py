@@ -21,7 +21,7 @@ NUM, STEPS = 1500, 2
 @pytest.fixture(autouse=True)
 def on_the_cpu(request, device):
     if device.type == "cuda" and "nccl" not in request.node.name:
-        pytest.skip("the cuda backend has no halos yet (docs/ranks.md)")
+        pytest.skip("several ranks have run on the CPU alone (docs/python.md)")
 
 
 @functools.cache
