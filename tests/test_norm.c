@@ -333,6 +333,44 @@ ParameterizedTest(struct case_param *p, norm, agrees, .timeout = 600)
     test_close(&d);
 }
 
+// Widths whose rows are whole pieces of 16 bytes, as many for each lane: norms without an activation have kernels
+// of their own there.
+static void check_whole_rows(test_device *d, int64_t rows, spops_dtype dtype, uint64_t stream)
+{
+    static const norm_kind kinds[] = {BATCH_BACKWARD, LAYER_FORWARD, LAYER_BACKWARD, RMS_FORWARD,
+                                      RMS_BACKWARD};
+    for (int64_t cols = 16; cols <= 512; cols *= 2) {
+        for (int kind = 0; kind < 5; ++kind) {
+            test_rng rng = test_rng_make(++stream);
+            norm_case c = {.kind = kinds[kind],
+                           .rows = rows,
+                           .cols = cols,
+                           .dtype = dtype,
+                           .stream = stream,
+                           .epsilon = 0.25f};
+            if (rows * cols > 1200000) continue;
+            c.capacity = rows + (test_rng_below(&rng, 2) ? test_rng_below(&rng, 5000) : 0);
+            c.affine = test_rng_below(&rng, 3) != 0;
+            check_case(d, &c, 8 * test_rng_below(&rng, 3), 0);
+        }
+    }
+}
+
+ParameterizedTestParameters(norm, whole_rows)
+{
+    return every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0);
+}
+ParameterizedTest(struct case_param *p, norm, whole_rows, .timeout = 600)
+{
+    static const int64_t rows[] = {1, 33, 700, 17003};
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    for (int i = 0; i < (test_quick() ? 3 : 4); ++i)
+        check_whole_rows(&d, rows[i], (spops_dtype)p->dtype,
+                         (case_number(p) << 32) + 1000 * (uint64_t)i);
+    test_close(&d);
+}
+
 // What a sanitizer runs.
 ParameterizedTestParameters(norm, small)
 {
@@ -344,6 +382,8 @@ ParameterizedTest(struct backend_param *p, norm, small, .timeout = 600)
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
     for (int dtype = 0; dtype < NUM_ROW_DTYPES; ++dtype)
         check_sizes(&d, test_quick() ? 2 : 3, 4, test_row_dtypes[dtype], (uint64_t)dtype << 20);
+    for (int dtype = 0; dtype < NUM_ROW_DTYPES; ++dtype)
+        check_whole_rows(&d, 70, test_row_dtypes[dtype], (uint64_t)dtype << 24);
     test_close(&d);
 }
 

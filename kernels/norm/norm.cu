@@ -3,6 +3,7 @@
 // 16-byte piece of a row, ty every TY-th row. Chunks depend on the number of rows alone, which the
 // device knows; what threads and chunks have is merged in a fixed order.
 #include <initializer_list>
+#include <type_traits>
 
 #include "core/matrix.h"
 #include "kernels/core/chunk.cuh"
@@ -68,16 +69,19 @@ __device__ __forceinline__ State merge_chunks(const norm_params &p, int64_t n, i
 
 // ---- Statistics of columns ----------------------------------------------------------------------
 
-template <class T, int VEC>
-__global__ void __launch_bounds__(threads)
+template <bool FULL, class T, int VEC>
+__global__ void __launch_bounds__(threads, blocks_held(threads, 4))
     chunk_moments_kernel(const __grid_constant__ norm_params p)
 {
-    const place at = place_of<VEC>(p.lanes, p.cols);
+    place at = place_of<VEC>(p.lanes, p.cols);
+    grid_dependency_wait();
+    grid_launch_dependents();
     const int64_t n = rows_of(p), rows = spops_norm_chunk_rows(n);
     const int64_t begin = blockIdx.x * rows, end = begin + rows < n ? begin + rows : n;
     half_moments<VEC> own;
     if (begin >= n) return;
     if (at.n > 0) {
+        if (FULL) at.n = VEC;
 #pragma unroll 4
         for (int64_t r = begin + at.ty; r < end; r += at.step) {
             float v[VEC];
@@ -108,6 +112,8 @@ __global__ void __launch_bounds__(threads)
     merge_moments_kernel(const __grid_constant__ norm_params p)
 {
     const int c = (int)((blockIdx.x * threads + threadIdx.x) / 32);
+    grid_dependency_wait();
+    grid_launch_dependents();
     if (c >= p.cols) return;
     const moments all = merge_chunks<moments>(p, rows_of(p), c);
     if (threadIdx.x % 32 == 0) store_statistics(p, all, c);
@@ -139,12 +145,11 @@ template <int VEC> struct column_params : column_values<VEC> {
     {
         this->read_affine(p.gamma, p.beta, at);
         if (p.mean == nullptr) return;
+        load_vector(p.mean, at, 0.0f, mean);
+        load_vector(p.var, at, 0.0f, rstd);
 #pragma unroll
-        for (int j = 0; j < VEC; ++j) {
-            const bool there = j < at.n;
-            mean[j] = there ? p.mean[at.col + j] : 0.0f;
-            rstd[j] = there ? 1.0f / sqrtf(p.var[at.col + j] + p.epsilon) : 0.0f;
-        }
+        for (int j = 0; j < VEC; ++j)
+            rstd[j] = j < at.n ? 1.0f / sqrtf(rstd[j] + p.epsilon) : 0.0f;
     }
     __device__ __forceinline__ void set_row(float row_mean, float row_rstd)
     {
@@ -167,16 +172,22 @@ __device__ __forceinline__ void load_gradient(const norm_params &p, const column
     s.template differentiate_values<ANY>(p.activated, h, g);
 }
 
-// ---- Batch norm ---------------------------------------------------------------------------------
+// ---- Batch norm: FULL is rows of whole pieces ---------------------------------------------------
 
-template <bool ANY, class T, int VEC>
-__global__ void __launch_bounds__(threads)
+// Blocks of a multiprocessor.
+constexpr int batch_blocks = 3;
+
+template <bool FULL, bool ANY, class T, int VEC>
+__global__ void __launch_bounds__(threads, blocks_held(threads, batch_blocks))
     batch_forward_kernel(const __grid_constant__ norm_params p)
 {
-    const place at = place_of<VEC>(p.lanes, p.cols);
+    place at = place_of<VEC>(p.lanes, p.cols);
+    grid_dependency_wait();
+    grid_launch_dependents();
     const int64_t n = rows_of(p);
     column_params<VEC> s;
     if (at.n == 0) return;
+    if (FULL) at.n = VEC;
     s.read(p, at);
 #pragma unroll 2
     for (int64_t r = (int64_t)blockIdx.x * at.step + at.ty; r < n;
@@ -192,18 +203,22 @@ __global__ void __launch_bounds__(threads)
 }
 
 // Both norms: sums over the rows of a chunk of g and of g h.
-template <bool ANY, class T, int VEC>
-__global__ void __launch_bounds__(threads) chunk_sums_kernel(const __grid_constant__ norm_params p)
+template <bool FULL, bool ANY, class T, int VEC>
+__global__ void __launch_bounds__(threads, blocks_held(threads, batch_blocks))
+    chunk_sums_kernel(const __grid_constant__ norm_params p)
 {
-    const place at = place_of<VEC>(p.lanes, p.cols);
+    place at = place_of<VEC>(p.lanes, p.cols);
+    grid_dependency_wait();
+    grid_launch_dependents();
     const int64_t n = rows_of(p), rows = spops_norm_chunk_rows(n);
     const int64_t begin = blockIdx.x * rows, end = begin + rows < n ? begin + rows : n;
     float sum[VEC] = {}, product[VEC] = {};
     if (begin >= n) return;
     if (at.n > 0) {
         column_params<VEC> s;
+        if (FULL) at.n = VEC;
         s.read(p, at);
-#pragma unroll 2
+#pragma unroll(ANY ? 1 : 2)
         for (int64_t r = begin + at.ty; r < end; r += at.step) {
             float h[VEC], g[VEC];
             if (p.mean == nullptr) s.set_row(p.scratch.row_mean[r], p.scratch.row_rstd[r]);
@@ -218,38 +233,65 @@ __global__ void __launch_bounds__(threads) chunk_sums_kernel(const __grid_consta
     store_partials<sums, VEC>(chunk_partials(p), p.lanes, p.cols, at, 0.0f, sum, product);
 }
 
-__global__ void __launch_bounds__(threads) merge_sums_kernel(const __grid_constant__ norm_params p)
+constexpr int merge_threads = 1024, merge_warps = merge_threads / 32;
+
+// 32 columns a block: warp w adds chunks w, w + 32, ... of both sums, then the warps' are added in their order.
+__global__ void __launch_bounds__(merge_threads)
+    merge_sums_kernel(const __grid_constant__ norm_params p)
 {
-    const int c = (int)((blockIdx.x * threads + threadIdx.x) / 32);
-    if (c >= p.cols) return;
-    const sums all = merge_chunks<sums>(p, rows_of(p), c);
-    if (threadIdx.x % 32 != 0) return;
-    p.scratch.sums[c] = all.a;
-    p.scratch.sums[p.cols + c] = all.b;
-    if (p.grad_beta != nullptr) p.grad_beta[c] = all.a;
-    if (p.grad_gamma != nullptr) p.grad_gamma[c] = all.b;
+    __shared__ float shared[2][merge_warps][32];
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int64_t c = (int64_t)blockIdx.x * 32 + lane;
+    float sum = 0.0f, product = 0.0f;
+    grid_dependency_wait();
+    grid_launch_dependents();
+    const int64_t n = rows_of(p), rows = spops_norm_chunk_rows(n);
+    const int chunks = (int)((n + rows - 1) / rows);
+    if (c < p.cols) {
+        const float *from = p.scratch.partials + c;
+#pragma unroll 8
+        for (int chunk = warp; chunk < chunks; chunk += merge_warps) {
+            sum += from[2 * (int64_t)chunk * p.cols];
+            product += from[(2 * (int64_t)chunk + 1) * p.cols];
+        }
+    }
+    shared[0][warp][lane] = sum;
+    shared[1][warp][lane] = product;
+    __syncthreads();
+    if (warp >= 2 || c >= p.cols) return;
+    float all = 0.0f;
+#pragma unroll
+    for (int other = 0; other < merge_warps; ++other)
+        all += shared[warp][other][lane];
+    p.scratch.sums[warp * (int64_t)p.cols + c] = all;
+    float *to = warp == 0 ? p.grad_beta : p.grad_gamma;
+    if (to != nullptr) to[c] = all;
 }
 
-template <bool ANY, class T, int VEC>
-__global__ void __launch_bounds__(threads)
+template <bool FULL, bool ANY, class T, int VEC>
+__global__ void __launch_bounds__(threads, blocks_held(threads, batch_blocks))
     batch_gradient_kernel(const __grid_constant__ norm_params p)
 {
-    const place at = place_of<VEC>(p.lanes, p.cols);
+    place at = place_of<VEC>(p.lanes, p.cols);
+    grid_dependency_wait();
+    grid_launch_dependents();
     const int64_t n = rows_of(p);
     column_params<VEC> s;
     float mean[VEC] = {}, slope[VEC] = {};
     if (at.n == 0) return;
+    if (FULL) at.n = VEC;
     s.read(p, at);
     if (!p.fixed_statistics && n > 0) {
         const bool given = p.total_rows > 0;
         const float *sums = given ? p.grad_beta : p.scratch.sums;
         const float *products = given ? p.grad_gamma : sums + p.cols;
         const float share = 1.0f / (float)(given ? p.total_rows : n);
+        load_vector(sums, at, 0.0f, mean);
+        load_vector(products, at, 0.0f, slope);
 #pragma unroll
         for (int j = 0; j < VEC; ++j) {
-            if (j >= at.n) continue;
-            mean[j] = sums[at.col + j] * share;
-            slope[j] = products[at.col + j] * share;
+            mean[j] *= share;
+            slope[j] *= share;
         }
     }
     for (int64_t r = (int64_t)blockIdx.x * at.step + at.ty; r < n;
@@ -449,6 +491,119 @@ __device__ __forceinline__ void round_to(float (&v)[PIECES][VEC])
     }
 }
 
+// ---- Layer norm of rows of whole pieces, of which all lanes of a row have as many ---------------
+
+// The sums over the lanes of a row of two numbers; every lane has them.
+template <int LANES> __device__ __forceinline__ void row_sums(float &a, float &b)
+{
+#pragma unroll
+    for (int offset = LANES / 2; offset > 0; offset /= 2) {
+        a += __shfl_xor_sync(0xffffffffu, a, offset);
+        b += __shfl_xor_sync(0xffffffffu, b, offset);
+    }
+}
+
+// The pieces of 16 bytes of a row that a lane has of PIECES times LANES, as they were loaded.
+template <int LANES, int PIECES, class T, int VEC> struct whole_row {
+    row_chunk<T, VEC, true> piece[PIECES];
+
+    // Zeros where m is null, or the row does not count.
+    __device__ __forceinline__ void load(const void *m, int64_t offset, bool counts)
+    {
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) {
+            piece[i].clear();
+            if (counts && m != nullptr)
+                piece[i].load(static_cast<const T *>(m) + offset + i * LANES * VEC, VEC);
+        }
+    }
+    __device__ __forceinline__ void get(float (&v)[PIECES][VEC]) const
+    {
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i)
+            piece[i].get(v[i]);
+    }
+};
+
+// As held_statistics, to the bit.
+template <int LANES, int PIECES, int VEC>
+__device__ __forceinline__ void
+whole_statistics(const norm_params &p, const float (&v)[PIECES][VEC], float &mean, float &rstd)
+{
+    constexpr float cols = (float)(LANES * PIECES * VEC);
+    float sum = 0.0f, squares = 0.0f;
+    if (!p.is_rms) {
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i)
+#pragma unroll
+            for (int j = 0; j < VEC; ++j)
+                sum += v[i][j];
+        sum = row_sum(LANES, sum);
+    }
+    mean = sum / cols;
+#pragma unroll
+    for (int i = 0; i < PIECES; ++i)
+#pragma unroll
+        for (int j = 0; j < VEC; ++j)
+            squares += (v[i][j] - mean) * (v[i][j] - mean);
+    rstd = 1.0f / sqrtf(row_sum(LANES, squares) / cols + p.epsilon);
+}
+
+// gamma and beta of a thread's columns.
+template <int LANES, int PIECES, int VEC> struct whole_affine {
+    float gamma[PIECES][VEC], beta[PIECES][VEC];
+    __device__ __forceinline__ whole_affine(const float *of_gamma, const float *of_beta)
+    {
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i) {
+            const place at = {0, 0, 0, (i * LANES + (int)threadIdx.x % LANES) * VEC, VEC};
+            load_vector(of_gamma, at, 1.0f, gamma[i]);
+            load_vector(of_beta, at, 0.0f, beta[i]);
+        }
+    }
+    __device__ __forceinline__ void apply(float mean, float rstd, float (&v)[PIECES][VEC]) const
+    {
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i)
+#pragma unroll
+            for (int j = 0; j < VEC; ++j)
+                v[i][j] = __fmaf_rn((v[i][j] - mean) * rstd, gamma[i][j], beta[i][j]);
+    }
+};
+
+template <int LANES, int PIECES, class T, int VEC>
+__device__ __forceinline__ void store_whole(void *m, int64_t offset, const float (&v)[PIECES][VEC])
+{
+#pragma unroll
+    for (int i = 0; i < PIECES; ++i)
+        store_values<T, VEC>(m, offset + i * LANES * VEC, VEC, v[i]);
+}
+
+// As held_forward_kernel, without an activation; the next row is on its way while one is worked on.
+template <int LANES, int PIECES, class T, int VEC>
+__global__ void __launch_bounds__(threads, blocks_held(threads, PIECES > 1 ? 3 : 4))
+    whole_forward_kernel(const __grid_constant__ norm_params p)
+{
+    const int64_t step = (int64_t)gridDim.x * (threads / LANES);
+    const int col = (int)threadIdx.x % LANES * VEC;
+    grid_dependency_wait();
+    grid_launch_dependents();
+    const int64_t n = rows_of(p);
+    int64_t r = ((int64_t)blockIdx.x * threads + threadIdx.x) / LANES;
+    int64_t first = r - (int)threadIdx.x % 32 / LANES; // of the warp
+    whole_row<LANES, PIECES, T, VEC> next;
+    next.load(p.x, r * p.x_stride + col, r < n);
+    const whole_affine<LANES, PIECES, VEC> affine(p.gamma, p.beta);
+    for (; first < n; first += step, r += step) {
+        float v[PIECES][VEC], mean, rstd;
+        next.get(v);
+        next.load(p.x, (r + step) * p.x_stride + col, r + step < n);
+        whole_statistics<LANES>(p, v, mean, rstd);
+        affine.apply(mean, rstd, v);
+        if (r < n) store_whole<LANES, PIECES, T, VEC>(p.out, r * p.out_stride + col, v);
+    }
+}
+
 struct addnorm_params {
     norm_params norm; // of the sum, which is its x
     void *sum;
@@ -498,6 +653,51 @@ __global__ void __launch_bounds__(threads) addnorm_kernel(const __grid_constant_
         for (int i = 0; i < PIECES; ++i)
             activate<ANY>(p.activated, v[i]);
         row.template store<T>(p.out, r * p.out_stride, v);
+    }
+}
+
+// The same of rows of whole pieces, without an activation.
+template <int LANES, int PIECES, class T, int VEC>
+__global__ void __launch_bounds__(threads, blocks_held(threads, PIECES > 1 ? 2 : 3))
+    whole_addnorm_kernel(const __grid_constant__ addnorm_params a)
+{
+    const norm_params &p = a.norm;
+    const int64_t step = (int64_t)gridDim.x * (threads / LANES);
+    const int col = (int)threadIdx.x % LANES * VEC;
+    grid_dependency_wait();
+    grid_launch_dependents();
+    const int64_t n = rows_of(p);
+    int64_t r = ((int64_t)blockIdx.x * threads + threadIdx.x) / LANES;
+    int64_t first = r - (int)threadIdx.x % 32 / LANES; // of the warp
+    whole_row<LANES, PIECES, T, VEC> next_x, next_y;
+    next_y.load(a.y, r * a.y_stride + col, r < n);
+    next_x.load(a.x, r * a.x_stride + col, r < n);
+    const whole_affine<LANES, PIECES, VEC> affine(p.gamma, p.beta);
+    const whole_affine<LANES, PIECES, VEC> of_y(a.norm_y ? a.y_gamma : nullptr,
+                                                a.norm_y ? a.y_beta : nullptr);
+    for (; first < n; first += step, r += step) {
+        const whole_row<LANES, PIECES, T, VEC> own_x = next_x;
+        float v[PIECES][VEC], mean, rstd;
+        next_y.get(v);
+        next_y.load(a.y, (r + step) * a.y_stride + col, r + step < n);
+        next_x.load(a.x, (r + step) * a.x_stride + col, r + step < n);
+        if (a.norm_y) {
+            whole_statistics<LANES>(p, v, mean, rstd);
+            of_y.apply(mean, rstd, v);
+            round_to<T>(v);
+        }
+        float x[PIECES][VEC];
+        own_x.get(x);
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i)
+#pragma unroll
+            for (int j = 0; j < VEC; ++j)
+                v[i][j] += x[i][j];
+        round_to<T>(v);
+        whole_statistics<LANES>(p, v, mean, rstd);
+        if (r < n) store_whole<LANES, PIECES, T, VEC>(a.sum, r * p.x_stride + col, v);
+        affine.apply(mean, rstd, v);
+        if (r < n) store_whole<LANES, PIECES, T, VEC>(p.out, r * p.out_stride + col, v);
     }
 }
 
@@ -603,6 +803,126 @@ __global__ void __launch_bounds__(threads)
     }
 }
 
+// The sums of the threads of a column: in halves over the rows of a warp, then warp after warp.
+template <int LANES, int PIECES, int VEC>
+__device__ __forceinline__ void store_whole_sums(float *partials, int tx, float (&a)[PIECES][VEC],
+                                                 float (&b)[PIECES][VEC])
+{
+    constexpr int cols = LANES * PIECES * VEC, warps = threads / 32;
+    __shared__ __align__(16) float shared[warps][2 * cols];
+    float *own = shared[threadIdx.x / 32];
+#pragma unroll
+    for (int i = 0; i < PIECES; ++i) {
+#pragma unroll
+        for (int j = 0; j < VEC; ++j)
+#pragma unroll
+            for (int offset = 16; offset >= LANES; offset /= 2) {
+                a[i][j] += __shfl_xor_sync(0xffffffffu, a[i][j], offset);
+                b[i][j] += __shfl_xor_sync(0xffffffffu, b[i][j], offset);
+            }
+        const int col = (i * LANES + tx) * VEC;
+#pragma unroll
+        for (int j = 0; j < VEC && threadIdx.x % 32 < LANES; j += 4) {
+            *reinterpret_cast<float4 *>(own + col + j) =
+                make_float4(a[i][j], a[i][j + 1], a[i][j + 2], a[i][j + 3]);
+            *reinterpret_cast<float4 *>(own + cols + col + j) =
+                make_float4(b[i][j], b[i][j + 1], b[i][j + 2], b[i][j + 3]);
+        }
+    }
+    __syncthreads();
+    for (int c = threadIdx.x; c < 2 * cols; c += threads) {
+        float sum = 0.0f;
+#pragma unroll
+        for (int warp = 0; warp < warps; ++warp)
+            sum += shared[warp][c];
+        partials[c] = sum;
+    }
+}
+
+// As held_backward_kernel without an activation, of rows of whole pieces, which all lanes of a row have as
+// many of. 512 blocks have at most 64 registers a thread (80 of wide rows), so all of them run at once; the next
+// row is on its way while one is worked on. grad_x may be grad_out or grad_more.
+template <int LANES, int PIECES, class T, int VEC>
+__global__ void __launch_bounds__(threads, blocks_held(threads, PIECES > 1 ? 3 : 4))
+    whole_backward_kernel(const __grid_constant__ norm_params p)
+{
+    constexpr int step = threads / LANES;
+    constexpr bool ahead = PIECES * VEC <= 8;
+    constexpr float share = 1.0f / (float)(LANES * PIECES * VEC);
+    const int tx = (int)threadIdx.x % LANES, ty = (int)threadIdx.x / LANES;
+    grid_dependency_wait();
+    grid_launch_dependents();
+    const int64_t n = rows_of(p), rows = spops_norm_chunk_rows(n), begin = blockIdx.x * rows;
+    if (begin >= n) return;
+    const int count = (int)(begin + rows < n ? rows : n - begin);
+    float gamma[PIECES][VEC], sums_of_g[PIECES][VEC] = {}, products[PIECES][VEC] = {};
+    whole_row<LANES, PIECES, T, VEC> next_x, next_g;
+    int64_t r = begin + ty;
+    if (ahead) {
+        next_x.load(p.x, r * p.x_stride + tx * VEC, ty < count);
+        next_g.load(p.grad_out, r * p.grad_out_stride + tx * VEC, ty < count);
+    }
+#pragma unroll
+    for (int i = 0; i < PIECES; ++i)
+        load_vector(p.gamma, {0, 0, 0, (i * LANES + tx) * VEC, VEC}, 1.0f, gamma[i]);
+    for (int first = 0; first < count; first += step, r += step) {
+        const bool counts = first + ty < count, goes_on = first + step + ty < count;
+        float x[PIECES][VEC], g[PIECES][VEC], sum = 0.0f, sum_of_g = 0.0f;
+        if (!ahead) {
+            next_x.load(p.x, r * p.x_stride + tx * VEC, counts);
+            next_g.load(p.grad_out, r * p.grad_out_stride + tx * VEC, counts);
+        }
+        next_x.get(x);
+        next_g.get(g);
+        whole_row<LANES, PIECES, T, VEC> more;
+        more.load(p.grad_more, r * p.grad_more_stride + tx * VEC, counts);
+        if (ahead) {
+            next_x.load(p.x, (r + step) * p.x_stride + tx * VEC, goes_on);
+            next_g.load(p.grad_out, (r + step) * p.grad_out_stride + tx * VEC, goes_on);
+        }
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i)
+#pragma unroll
+            for (int j = 0; j < VEC; ++j) {
+                sum += x[i][j];
+                sum_of_g += g[i][j] * gamma[i][j];
+            }
+        row_sums<LANES>(sum, sum_of_g);
+        const float mean = p.is_rms ? 0.0f : sum * share;
+        const float mean_of_g = p.is_rms ? 0.0f : sum_of_g * share;
+        float squares = 0.0f, product = 0.0f;
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i)
+#pragma unroll
+            for (int j = 0; j < VEC; ++j) {
+                x[i][j] -= mean;
+                squares += x[i][j] * x[i][j];
+                product += g[i][j] * gamma[i][j] * x[i][j];
+            }
+        row_sums<LANES>(squares, product);
+        const float rstd = counts ? rsqrtf(squares * share + p.epsilon) : 0.0f;
+        // A row whose squares are beyond f32 is 0, and so may its product be.
+        const float slope = rstd == 0.0f ? 0.0f : product * share * rstd;
+        float add[PIECES][VEC];
+        more.get(add);
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i)
+#pragma unroll
+            for (int j = 0; j < VEC; ++j) {
+                const float h = x[i][j] * rstd;
+                sums_of_g[i][j] += g[i][j];
+                products[i][j] += g[i][j] * h;
+                add[i][j] += (g[i][j] * gamma[i][j] - mean_of_g - h * slope) * rstd;
+            }
+        if (!counts) continue;
+#pragma unroll
+        for (int i = 0; i < PIECES; ++i)
+            store_values<T, VEC>(p.grad_x, r * p.grad_x_stride + (i * LANES + tx) * VEC, VEC,
+                                 add[i]);
+    }
+    store_whole_sums<LANES, PIECES>(chunk_partials(p), tx, sums_of_g, products);
+}
+
 // grad_x may be grad_out: a lane stores what it alone has read.
 template <bool ANY, class T, int VEC>
 __global__ void __launch_bounds__(threads)
@@ -688,7 +1008,7 @@ norm_params params_of(const spops_norm_args *args)
 // Blocks of a call: of the chunks of all columns, of the rows of all columns, of whole rows by lanes,
 // and of columns by warps.
 struct norm_grids {
-    dim3 chunks, rows, whole_rows, columns;
+    dim3 chunks, rows, whole_rows, columns, column_blocks;
 };
 
 template <int VEC>
@@ -696,6 +1016,7 @@ norm_grids grids_of(const spops_context *ctx, const spops_norm_args *args, norm_
 {
     const int64_t pieces = (args->x.cols + VEC - 1) / VEC;
     const int64_t resident = (int64_t)ctx->info.num_processors * 8;
+    const int64_t few = (int64_t)ctx->info.num_processors * batch_blocks;
     norm_grids g;
     for (p->lanes = 1; p->lanes < 32 && p->lanes < pieces;)
         p->lanes *= 2;
@@ -704,14 +1025,17 @@ norm_grids grids_of(const spops_context *ctx, const spops_norm_args *args, norm_
     // No number of rows up to the capacity has more chunks than this.
     const int64_t most = (args->x.rows + SPOPS_NORM_MIN_CHUNK_ROWS - 1) / SPOPS_NORM_MIN_CHUNK_ROWS;
     g.chunks = dim3((unsigned)(most < SPOPS_NORM_CHUNKS ? most : SPOPS_NORM_CHUNKS), y);
-    g.rows = dim3((unsigned)(blocks < resident ? blocks : resident), y);
+    g.rows = dim3((unsigned)(blocks < few ? blocks : few), y);
     g.whole_rows = dim3((unsigned)(blocks < resident ? blocks : resident));
     g.columns = dim3((unsigned)((args->x.cols * 32 + threads - 1) / threads));
+    g.column_blocks = dim3((unsigned)((args->x.cols + 31) / 32));
     return g;
 }
 
 // Numbers of a row that a lane holds at most, of pieces of more than one.
 constexpr int most_held = SPOPS_NORM_HELD;
+
+template <int N> using count = std::integral_constant<int, N>;
 
 template <bool ANY, class T, int VEC> struct launcher {
     typedef void (*row_kernel)(norm_params);
@@ -724,19 +1048,26 @@ template <bool ANY, class T, int VEC> struct launcher {
         return VEC > 1 && p.cols <= 32 * most_held ? wide : general;
     }
     static constexpr int pieces = VEC > 1 ? most_held / VEC : 1;
+    static bool is_full(const norm_params &p) { return VEC > 1 && p.cols % VEC == 0; }
     static spops_status statistics(spops_context *ctx, const spops_norm_args *args)
     {
         norm_params p = params_of(args);
         const norm_grids g = grids_of<VEC>(ctx, args, &p);
-        SPOPS_TRY(launch(ctx, "norm_statistics: launch of chunk_moments",
-                         chunk_moments_kernel<T, VEC>, g.chunks, threads, p));
-        return launch(ctx, "norm_statistics: launch of merge_moments", merge_moments_kernel,
-                      g.columns, threads, p);
+        SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "norm_statistics: launch of chunk_moments",
+                                             is_full(p) ? chunk_moments_kernel<true, T, VEC>
+                                                        : chunk_moments_kernel<false, T, VEC>,
+                                             g.chunks, threads, p));
+        return launch<WAITS_FOR_PREVIOUS>(ctx, "norm_statistics: launch of merge_moments",
+                                          merge_moments_kernel, g.columns, threads, p);
     }
     static spops_status forward(spops_context *ctx, const spops_norm_args *args)
     {
         norm_params p = params_of(args);
         const norm_grids g = grids_of<VEC>(ctx, args, &p);
+        const row_kernel whole = args->mean == nullptr ? whole_forward(p) : nullptr;
+        if (whole != nullptr)
+            return launch<WAITS_FOR_PREVIOUS>(ctx, "norm_forward: launch of whole_forward", whole,
+                                              resident(ctx, p, 4), threads, p);
         if (args->mean == nullptr)
             return launch<WAITS_FOR_PREVIOUS>(ctx, "norm_forward: launch of row_forward",
                                               pick(p, held_forward_kernel<false, 1, ANY, T, VEC>,
@@ -744,8 +1075,10 @@ template <bool ANY, class T, int VEC> struct launcher {
                                                    held_forward_kernel<true, pieces, ANY, T, VEC>,
                                                    row_forward_kernel<ANY, T, VEC>),
                                               g.whole_rows, threads, p);
-        return launch(ctx, "norm_forward: launch of batch_forward",
-                      batch_forward_kernel<ANY, T, VEC>, g.rows, threads, p);
+        return launch<WAITS_FOR_PREVIOUS>(ctx, "norm_forward: launch of batch_forward",
+                                          is_full(p) ? batch_forward_kernel<true, ANY, T, VEC>
+                                                     : batch_forward_kernel<false, ANY, T, VEC>,
+                                          g.rows, threads, p);
     }
     static spops_status addnorm(spops_context *ctx, const spops_addnorm_args *args)
     {
@@ -759,12 +1092,73 @@ template <bool ANY, class T, int VEC> struct launcher {
         a.y_gamma = args->y_gamma;
         a.y_beta = args->y_beta;
         a.norm_y = args->norm_y;
+        const addnorm_function whole = whole_addnorm(a.norm);
+        if (whole != nullptr)
+            return launch<WAITS_FOR_PREVIOUS>(ctx, "addnorm: launch of whole_addnorm", whole,
+                                              resident(ctx, a.norm, 3), threads, a);
         return launch<WAITS_FOR_PREVIOUS>(ctx, "addnorm: launch",
                                           a.norm.lanes < 32 ? addnorm_kernel<false, 1, ANY, T, VEC>
                                           : a.norm.cols <= 32 * VEC
                                               ? addnorm_kernel<true, 1, ANY, T, VEC>
                                               : addnorm_kernel<true, pieces, ANY, T, VEC>,
                                           g.whole_rows, threads, a);
+    }
+    static spops_status merge_sums(spops_context *ctx, const norm_grids &g, const norm_params &p)
+    {
+        return launch<WAITS_FOR_PREVIOUS>(ctx, "norm_backward: launch of merge_sums",
+                                          merge_sums_kernel, g.column_blocks, merge_threads, p);
+    }
+    static spops_status sum_chunks(spops_context *ctx, const norm_grids &g, const norm_params &p)
+    {
+        SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "norm_backward: launch of chunk_sums",
+                                             is_full(p) ? chunk_sums_kernel<true, ANY, T, VEC>
+                                                        : chunk_sums_kernel<false, ANY, T, VEC>,
+                                             g.chunks, threads, p));
+        return merge_sums(ctx, g, p);
+    }
+    // f(lanes of a row, pieces of a lane) where all lanes of a row have as many whole pieces and no activation
+    // follows; else null.
+    template <class Kernel, class F> static Kernel with_whole(const norm_params &p, F f)
+    {
+        if constexpr (!ANY && VEC > 1) {
+            if (p.activated.activation != SPOPS_ACTIVATION_NONE) return nullptr;
+            switch (p.cols * (int)sizeof(T)) {
+            case 64: return f(count<4>(), count<1>());
+            case 128: return f(count<8>(), count<1>());
+            case 256: return f(count<16>(), count<1>());
+            case 512: return f(count<32>(), count<1>());
+            case 1024: return f(count<32>(), count<2>());
+            default: return nullptr;
+            }
+        }
+        return nullptr;
+    }
+    // Blocks of whole rows that run at once, `most` a multiprocessor, or one less of wide rows.
+    static dim3 resident(const spops_context *ctx, const norm_params &p, int most)
+    {
+        const int64_t together = threads / p.lanes, blocks = (p.max_rows + together - 1) / together;
+        const int64_t held =
+            (int64_t)ctx->info.num_processors * (p.cols > 32 * VEC ? most - 1 : most);
+        return dim3((unsigned)(blocks < held ? blocks : held));
+    }
+    static row_kernel whole_forward(const norm_params &p)
+    {
+        return with_whole<row_kernel>(p, [](auto lanes, auto own) {
+            return whole_forward_kernel<decltype(lanes)::value, decltype(own)::value, T, VEC>;
+        });
+    }
+    static row_kernel whole_backward(const norm_params &p)
+    {
+        return with_whole<row_kernel>(p, [](auto lanes, auto own) {
+            return whole_backward_kernel<decltype(lanes)::value, decltype(own)::value, T, VEC>;
+        });
+    }
+    typedef void (*addnorm_function)(addnorm_params);
+    static addnorm_function whole_addnorm(const norm_params &p)
+    {
+        return with_whole<addnorm_function>(p, [](auto lanes, auto own) {
+            return whole_addnorm_kernel<decltype(lanes)::value, decltype(own)::value, T, VEC>;
+        });
     }
     // Of layer norm.
     static spops_status backward_of_rows(spops_context *ctx, const spops_norm_args *args)
@@ -774,18 +1168,20 @@ template <bool ANY, class T, int VEC> struct launcher {
         const row_kernel held = pick(p, held_backward_kernel<false, 1, ANY, T, VEC>,
                                      held_backward_kernel<true, 1, ANY, T, VEC>,
                                      held_backward_kernel<true, pieces, ANY, T, VEC>, nullptr);
+        const row_kernel whole = whole_backward(p);
+        if (whole != nullptr) {
+            SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "norm_backward: launch of whole_backward",
+                                                 whole, dim3(g.chunks.x), threads, p));
+            return merge_sums(ctx, g, p);
+        }
         if (held != nullptr) {
             SPOPS_TRY(launch(ctx, "norm_backward: launch of held_backward", held, dim3(g.chunks.x),
                              threads, p));
-            return launch(ctx, "norm_backward: launch of merge_sums", merge_sums_kernel, g.columns,
-                          threads, p);
+            return merge_sums(ctx, g, p);
         }
         SPOPS_TRY(launch(ctx, "norm_backward: launch of row_statistics",
                          row_statistics_kernel<T, VEC>, g.whole_rows, threads, p));
-        SPOPS_TRY(launch(ctx, "norm_backward: launch of chunk_sums", chunk_sums_kernel<ANY, T, VEC>,
-                         g.chunks, threads, p));
-        SPOPS_TRY(launch(ctx, "norm_backward: launch of merge_sums", merge_sums_kernel, g.columns,
-                         threads, p));
+        SPOPS_TRY(sum_chunks(ctx, g, p));
         return launch(ctx, "norm_backward: launch of row_gradient",
                       row_gradient_kernel<ANY, T, VEC>, g.whole_rows, threads, p);
     }
@@ -795,14 +1191,13 @@ template <bool ANY, class T, int VEC> struct launcher {
         if (args->mean == nullptr) return backward_of_rows(ctx, args);
         const norm_grids g = grids_of<VEC>(ctx, args, &p);
         if (args->total_rows == 0) {
-            SPOPS_TRY(launch(ctx, "norm_backward: launch of chunk_sums",
-                             chunk_sums_kernel<ANY, T, VEC>, g.chunks, threads, p));
-            SPOPS_TRY(launch(ctx, "norm_backward: launch of merge_sums", merge_sums_kernel,
-                             g.columns, threads, p));
+            SPOPS_TRY(sum_chunks(ctx, g, p));
         }
         if (args->grad_x.data == nullptr) return SPOPS_STATUS_OK;
-        return launch(ctx, "norm_backward: launch of batch_gradient",
-                      batch_gradient_kernel<ANY, T, VEC>, g.rows, threads, p);
+        return launch<WAITS_FOR_PREVIOUS>(ctx, "norm_backward: launch of batch_gradient",
+                                          is_full(p) ? batch_gradient_kernel<true, ANY, T, VEC>
+                                                     : batch_gradient_kernel<false, ANY, T, VEC>,
+                                          g.rows, threads, p);
     }
 };
 

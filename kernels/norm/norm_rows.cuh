@@ -108,7 +108,7 @@ struct sums {
 };
 
 // Merge the states of the threads of a column, ty after ty, and leave them as the chunk's partials
-// [2][cols].
+// [2][cols]. Shared memory has a number of all threads side by side, so that no bank is met twice.
 template <class State, int VEC>
 __device__ __forceinline__ void store_partials(float *partials, int lanes, int64_t cols,
                                                const place &at, float count, float (&a)[VEC],
@@ -118,8 +118,8 @@ __device__ __forceinline__ void store_partials(float *partials, int lanes, int64
     shared_count[threadIdx.x] = count;
 #pragma unroll
     for (int j = 0; j < VEC; ++j) {
-        shared_a[threadIdx.x * VEC + j] = a[j];
-        shared_b[threadIdx.x * VEC + j] = b[j];
+        shared_a[j * threads + threadIdx.x] = a[j];
+        shared_b[j * threads + threadIdx.x] = b[j];
     }
     for (int half = at.step / 2; half > 0; half /= 2) {
         __syncthreads();
@@ -127,10 +127,12 @@ __device__ __forceinline__ void store_partials(float *partials, int lanes, int64
         const int mine = threadIdx.x, other = mine + half * lanes;
 #pragma unroll
         for (int j = 0; j < VEC; ++j) {
-            State s = {shared_count[mine], shared_a[mine * VEC + j], shared_b[mine * VEC + j]};
-            s.merge({shared_count[other], shared_a[other * VEC + j], shared_b[other * VEC + j]});
-            shared_a[mine * VEC + j] = s.a;
-            shared_b[mine * VEC + j] = s.b;
+            State s = {shared_count[mine], shared_a[j * threads + mine],
+                       shared_b[j * threads + mine]};
+            s.merge({shared_count[other], shared_a[j * threads + other],
+                     shared_b[j * threads + other]});
+            shared_a[j * threads + mine] = s.a;
+            shared_b[j * threads + mine] = s.b;
         }
         shared_count[mine] += shared_count[other];
     }
@@ -139,8 +141,8 @@ __device__ __forceinline__ void store_partials(float *partials, int lanes, int64
 #pragma unroll
     for (int j = 0; j < VEC; ++j) {
         if (j >= at.n) continue;
-        partials[j] = shared_a[threadIdx.x * VEC + j];
-        partials[cols + j] = shared_b[threadIdx.x * VEC + j];
+        partials[j] = shared_a[j * threads + threadIdx.x];
+        partials[cols + j] = shared_b[j * threads + threadIdx.x];
     }
 }
 
