@@ -8,6 +8,7 @@
 #include "kernels/core/chunk.cuh"
 #include "kernels/core/launch.cuh"
 #include "kernels/core/with_dtype.cuh"
+#include "spops/device/grid_dependency.cuh"
 
 namespace
 {
@@ -21,16 +22,19 @@ struct params {
     int64_t pieces; // of a row
 };
 
-template <class T, int VEC>
+// FLAT: rows are whole pieces and follow each other without a gap, so that piece i is at i * VEC.
+template <bool FLAT, class T, int VEC>
 __global__ void __launch_bounds__(threads) activation_kernel(const __grid_constant__ params p)
 {
+    grid_dependency_wait();
+    grid_launch_dependents();
     const spops_matrix &x = p.args.x, &g = p.args.grad_out, &out = p.args.out;
     const int64_t given = p.args.num_rows == nullptr ? x.rows : *p.args.num_rows;
     const int64_t rows = given < x.rows ? given : x.rows; // below 0: none
     for (int64_t i = (int64_t)blockIdx.x * threads + threadIdx.x; i < rows * p.pieces;
          i += (int64_t)gridDim.x * threads) {
-        const int64_t row = i / p.pieces, col = i % p.pieces * VEC;
-        const int n = (int)(x.cols - col < VEC ? x.cols - col : VEC);
+        const int64_t row = FLAT ? 0 : i / p.pieces, col = (FLAT ? i : i % p.pieces) * VEC;
+        const int n = FLAT || x.cols - col >= VEC ? VEC : (int)(x.cols - col);
         float v[VEC];
         row_chunk<T, VEC, false> chunk;
         chunk.load(static_cast<const T *>(x.data) + row * x.row_stride + col, n);
@@ -63,13 +67,24 @@ __global__ void __launch_bounds__(threads) activation_kernel(const __grid_consta
     }
 }
 
+bool is_flat(const spops_matrix &m, int64_t cols)
+{
+    return m.data == nullptr || m.rows <= 1 || m.row_stride == cols;
+}
+
 template <class T, int VEC> spops_status run(spops_context *ctx, params p)
 {
+    const int64_t cols = p.args.x.cols;
+    const bool flat = VEC > 1 && cols % VEC == 0 && is_flat(p.args.x, cols) &&
+                      is_flat(p.args.grad_out, cols) && is_flat(p.args.addend, cols) &&
+                      is_flat(p.args.out, cols);
     p.pieces = (p.args.x.cols + VEC - 1) / VEC;
     const int64_t resident = (int64_t)ctx->info.num_processors * 8;
     const int64_t blocks = (p.args.x.rows * p.pieces + threads - 1) / threads;
-    return launch(ctx, "activation: launch", activation_kernel<T, VEC>,
-                  dim3((unsigned)(blocks < resident ? blocks : resident)), threads, p);
+    return launch<WAITS_FOR_PREVIOUS>(
+        ctx, "activation: launch",
+        flat ? activation_kernel<true, T, VEC> : activation_kernel<false, T, VEC>,
+        dim3((unsigned)(blocks < resident ? blocks : resident)), threads, p);
 }
 
 } // namespace
