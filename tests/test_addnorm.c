@@ -277,7 +277,7 @@ static void check_case(test_device *d, addnorm_case *c, int64_t padding, int64_t
     test_free(d, c->num_rows);
 }
 
-static const int64_t all_rows[] = {1, 2, 33, 1000}, all_cols[] = {1, 8, 33, 64, 300, 128, 600};
+static const int64_t all_rows[] = {1, 2, 33, 1000}, all_cols[] = {1, 8, 33, 64, 300, 128, 600, 512};
 
 static void check_sizes(test_device *d, int num_rows, int num_cols, spops_dtype dtype,
                         uint64_t stream)
@@ -313,7 +313,7 @@ ParameterizedTest(struct case_param *p, addnorm, agrees, .timeout = 600)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
-    check_sizes(&d, test_quick() ? 2 : 4, 7, (spops_dtype)p->dtype, case_number(p) << 32);
+    check_sizes(&d, test_quick() ? 2 : 4, 8, (spops_dtype)p->dtype, case_number(p) << 32);
     test_close(&d);
 }
 
@@ -396,6 +396,48 @@ ParameterizedTest(struct backend_param *p, addnorm, bits_of_calls_in_turn)
         for (int dtype = 0; dtype < NUM_ROW_DTYPES; ++dtype)
             for (int kind = 0; kind < 4; ++kind)
                 check_bits(&d, cols[i], test_row_dtypes[dtype], kind % 2, kind / 2);
+    test_close(&d);
+}
+
+// Without norm_y one matrix may be grad_total, grad_x and grad_y.
+ParameterizedTestParameters(addnorm, gradients_in_one_place)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, addnorm, gradients_in_one_place)
+{
+    enum { ROWS = 5, COLS = 16, N = ROWS * COLS, TOTAL = 0, GRAD_OUT, GRAD_TOTAL, X, Y, PLACES };
+    float values[PLACES * N], found[PLACES * N];
+    spops_matrix m[PLACES];
+    spops_addnorm_options o = spops_addnorm_options_default();
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
+    for (int i = 0; i < PLACES * N; ++i)
+        values[i] = i < X * N ? (float)(i * 37 % 101) / 16.0f - 3.0f : -1e9f;
+    float *memory =
+        (float *)(void *)test_upload_i32(&d, (const int32_t *)(const void *)values, PLACES * N);
+    for (int i = 0; i < PLACES; ++i)
+        m[i] = spops_matrix_dense(memory + i * N, ROWS, COLS, SPOPS_DTYPE_F32);
+    test_expect_ok(d.ctx, spops_context_reserve(d.ctx, spops_norm_scratch_bytes(ROWS, COLS)), "");
+#define BACKWARD(x, y)                                                                             \
+    spops_addnorm_execute_backward(d.ctx, m[GRAD_OUT], &m[GRAD_TOTAL], m[TOTAL], m[TOTAL], NULL,   \
+                                   NULL, NULL, NULL, &o, m[x], m[y], NULL, NULL, NULL, NULL)
+    test_expect_ok(d.ctx, BACKWARD(X, Y), "apart");
+    test_expect_ok(d.ctx, BACKWARD(GRAD_TOTAL, GRAD_TOTAL), "in one place");
+    o.norm_y = 1;
+    test_expect(d.ctx, BACKWARD(X, X), SPOPS_STATUS_INVALID_ARGUMENT,
+                "grad_y is grad_x and norm_y is 1, expected separate memory", "with norm_y");
+    test_expect(d.ctx, BACKWARD(X, GRAD_TOTAL), SPOPS_STATUS_INVALID_ARGUMENT,
+                "grad_y overlaps grad_total", "grad_total alone");
+#undef BACKWARD
+    test_download_i32(&d, (int32_t *)(void *)found, (const int32_t *)(const void *)memory,
+                      PLACES * N);
+    for (int i = 0; i < N; ++i)
+        cr_assert(found[X * N + i] > -100.0f && found[X * N + i] < 100.0f, "%d", i);
+    cr_assert_arr_eq(found + X * N, found + Y * N, N * sizeof *found);
+    cr_assert_arr_eq(found + X * N, found + GRAD_TOTAL * N, N * sizeof *found);
+    cr_assert_arr_eq(found, values, 2 * N * sizeof *found);
+    test_free(&d, memory);
     test_close(&d);
 }
 

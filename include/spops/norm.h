@@ -256,7 +256,7 @@ SPOPS_API spops_status spops_addnorm_execute(spops_context *ctx, spops_matrix x,
  *
  * grad_out, total, y  [rows, cols], of one dtype: y as it was given, total as it came.
  * grad_total          [rows, cols], or NULL: the total has no other reader.
- * grad_x, grad_y    [rows, cols]. grad_x may be grad_total.
+ * grad_x, grad_y    [rows, cols]. grad_x may be grad_total. Without norm_y grad_y may be grad_x.
  * grad_y_gamma, grad_y_beta, grad_gamma, grad_beta   [cols], or NULL.
  *
  * Scratch   spops_norm_scratch_bytes.

@@ -364,7 +364,10 @@ COLD static spops_status check_pair(const call_check *c, int out, int other)
 {
     const spops_argument a = argument_of(c, out), b = argument_of(c, other);
 
-    if (c->row->args[out].may_be == other && is_same_matrix(c, out, other)) return SPOPS_STATUS_OK;
+    // What it may be may itself be another.
+    for (int i = c->row->args[out].may_be;
+         i >= 0 && c->args[i] != NULL && is_same_matrix(c, out, i); i = c->row->args[i].may_be)
+        if (i == other) return SPOPS_STATUS_OK;
     SPOPS_REQUIRE(c->ctx, !spops_arguments_overlap(&a, &b),
                   "%s: %s overlaps %s, expected separate memory", c->call, c->row->args[out].name,
                   c->row->args[other].name);

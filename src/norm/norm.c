@@ -425,7 +425,8 @@ static spops_status differentiate_y(spops_context *ctx, spops_norm_args *args, b
     args->grad_gamma = grad_gamma;
     args->grad_beta = grad_beta;
     args->grad_x = grad_y;
-    if (!norm_y && grad_y.rows > 0) SPOPS_TRY(ctx->backend->activation(ctx, &copy));
+    if (!norm_y && grad_y.rows > 0 && grad_y.data != args->grad_out.data)
+        SPOPS_TRY(ctx->backend->activation(ctx, &copy));
     if (!norm_y && grad_gamma == NULL && grad_beta == NULL) return SPOPS_STATUS_OK;
     // The sums of no rows are 0.
     if (!norm_y) args->x.rows = args->grad_out.rows = args->grad_x.rows = 0;
@@ -453,6 +454,8 @@ spops_status spops_addnorm_execute_backward(
                                             {.f = read.activation_slope}};
     SPOPS_TRY(spops_check_call(ctx, SPOPS_OP_addnorm_backward, given, attributes));
     SPOPS_TRY(check_has_columns(ctx, call, total));
+    SPOPS_REQUIRE(ctx, read.norm_y == 0 || grad_y.rows == 0 || grad_y.data != grad_x.data,
+                  "%s: grad_y is grad_x and norm_y is 1, expected separate memory", call);
     SPOPS_REQUIRE_SLOT(ctx, call, activation);
     if (grad_total != NULL) args.grad_more = *grad_total;
     SPOPS_TRY(
