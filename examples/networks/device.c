@@ -98,17 +98,43 @@ int device_open_beside(device *beside, const device *d)
     return 0;
 }
 
-int device_follow(const device *after, const device *before)
+int device_mark(const device *d, void **mark)
 {
 #ifdef EXAMPLE_WITH_CUDA
-    const cudaEvent_t event = (cudaEvent_t)before->event;
-    if (!on_cpu(before))
-        return CHECK(cudaEventRecord(event, (cudaStream_t)before->stream)) ||
-               CHECK(cudaStreamWaitEvent((cudaStream_t)after->stream, event, 0));
+    cudaEvent_t event = (cudaEvent_t)*mark;
+    if (on_cpu(d)) return 0;
+    if (event == NULL && CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming))) return 1;
+    *mark = event;
+    return CHECK(cudaEventRecord(event, (cudaStream_t)d->stream));
 #endif
-    (void)after;
-    (void)before;
+    (void)d;
+    (void)mark;
     return 0;
+}
+
+int device_wait(const device *d, void *mark)
+{
+#ifdef EXAMPLE_WITH_CUDA
+    if (mark != NULL)
+        return CHECK(cudaStreamWaitEvent((cudaStream_t)d->stream, (cudaEvent_t)mark, 0));
+#endif
+    (void)d;
+    (void)mark;
+    return 0;
+}
+
+void device_free_mark(void *mark)
+{
+#ifdef EXAMPLE_WITH_CUDA
+    if (mark != NULL) cudaEventDestroy((cudaEvent_t)mark);
+#endif
+    (void)mark;
+}
+
+int device_follow(const device *after, const device *before)
+{
+    void *mark = before->event;
+    return device_mark(before, &mark) || device_wait(after, mark);
 }
 
 int device_convert(const device *d, spops_dtype from, const void *x, spops_dtype to, void *out,

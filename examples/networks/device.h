@@ -26,6 +26,11 @@ void device_close(device *d);
 int device_open_beside(device *beside, const device *d);
 /* What is enqueued on `after` from here on waits for what was enqueued on `before`, also in a graph. */
 int device_follow(const device *after, const device *before);
+/* The same in two steps: a mark of what is enqueued on d so far, made where *mark is NULL, and what is enqueued from
+   then on waits for it. On the CPU a mark stays NULL. */
+int device_mark(const device *d, void **mark);
+int device_wait(const device *d, void *mark);
+void device_free_mark(void *mark);
 
 void *device_alloc(const device *d, size_t bytes); /* zeroed; NULL: there is none */
 void device_free(const device *d, void *ptr);

@@ -175,6 +175,14 @@ static int reserve_step(tape *t, tape_step *s)
     switch (s->kind) {
     case TAPE_LINEAR:
         TRY(spops_linear_reserve(ctx, rows, in > out ? in : out, in > out ? in : out, t->training));
+        if (t->beside != NULL)
+            TRY(spops_linear_reserve(t->beside->ctx, rows, in > out ? in : out, in > out ? in : out,
+                                     t->training));
+        break;
+    case TAPE_CONV:
+        if (t->beside != NULL)
+            TRY(spops_context_reserve(t->beside->ctx,
+                                      spops_sparseconv_scratch_bytes(t->convs[s->plan])));
         break;
     case TAPE_ATTENTION:
         TRY(spops_attention_reserve(ctx, t->patches[s->plan], out, t->dtype, &attention,
@@ -248,8 +256,10 @@ void tape_free(tape *t)
     device_free(t->d, t->target);
     for (int i = 0; i < t->num_blocks; ++i)
         device_free(t->d, t->blocks[i]);
-    for (int i = 0; i < t->num_values; ++i)
+    for (int i = 0; i < t->num_values; ++i) {
         device_free(t->d, t->values[i].grad);
+        device_free_mark(t->values[i].read);
+    }
     for (int l = 0; l < TAPE_LEVELS; ++l)
         device_free(t->d, t->spare[l]);
     for (int i = 0; i < t->num_steps; ++i) {
@@ -399,17 +409,48 @@ spops_status tape_forward(tape *t, tape_part part)
 
 /* ---- Backward ---------------------------------------------------------------------------------- */
 
-/* A linear layer adds to a gradient in its epilogue. */
-static spops_status backward_linear(const tape *t, const tape_step *s, spops_matrix g)
+/* Where the gradient of a step's weights is enqueued: what it reads is there. NULL: that failed. */
+static const device *device_of_weights(tape *t)
 {
+    if (t->beside == NULL) return t->d;
+    t->runs_beside = 1;
+    return device_follow(t->beside, t->d) ? NULL : t->beside;
+}
+
+/* The gradient of a step's output is read beside the main stream by what was enqueued there. */
+static spops_status mark_read(tape *t, const tape_step *s)
+{
+    tape_value *v = &t->values[t->values[s->out].grad_of];
+    if (t->beside == NULL) return SPOPS_STATUS_OK;
+    v->is_read = 1;
+    return device_mark(t->beside, &v->read) ? SPOPS_STATUS_CUDA : SPOPS_STATUS_OK;
+}
+
+/* Before a gradient is written: nobody reads what it was. */
+static spops_status wait_for_readers(tape *t, int value)
+{
+    tape_value *v;
+    if (value < 0) return SPOPS_STATUS_OK;
+    v = &t->values[t->values[value].grad_of];
+    if (!v->is_read) return SPOPS_STATUS_OK;
+    v->is_read = 0;
+    return device_wait(t->d, v->read) ? SPOPS_STATUS_CUDA : SPOPS_STATUS_OK;
+}
+
+/* A linear layer adds to a gradient in its epilogue. */
+static spops_status backward_linear(tape *t, const tape_step *s, spops_matrix g)
+{
+    const device *d = device_of_weights(t);
     const spops_matrix w = weight(t, s->weight), grad_w = grad_weight(t, s->weight);
     const spops_matrix grad_x = tape_grad_matrix(t, s->in);
     spops_conv_layer layer = spops_conv_layer_default();
     spops_status status;
 
     layer.num_rows = rows_of(t, s->in);
-    PASS(spops_linear_execute_backward(t->d->ctx, g, tape_value_matrix(t, s->in), w, &layer, NULL,
+    if (d == NULL) return SPOPS_STATUS_CUDA;
+    PASS(spops_linear_execute_backward(d->ctx, g, tape_value_matrix(t, s->in), w, &layer, NULL,
                                        &grad_w, grad_vector(t, s->bias)));
+    PASS(mark_read(t, s));
     if (t->values[s->in].is_input) return SPOPS_STATUS_OK;
     layer.w_transposed = 1;
     layer.residual = s->adds_in ? &grad_x : NULL;
@@ -432,13 +473,21 @@ static spops_status backward_norm(const tape *t, const tape_step *s, spops_matri
                                             grad_vector(t, s->bias));
 }
 
-static spops_status backward_conv(const tape *t, const tape_step *s, spops_matrix g,
+static spops_status backward_conv(tape *t, const tape_step *s, spops_matrix g,
                                   const spops_matrix *to)
 {
     const spops_matrix grad_w = grad_weight(t, s->weight);
-    return spops_sparseconv_execute_backward(t->d->ctx, t->convs[s->plan], g,
-                                             tape_value_matrix(t, s->in), weight(t, s->weight),
-                                             NULL, to, &grad_w, grad_vector(t, s->bias));
+    const spops_matrix in = tape_value_matrix(t, s->in), w = weight(t, s->weight);
+    const device *d = device_of_weights(t);
+    spops_status status;
+
+    if (d == NULL) return SPOPS_STATUS_CUDA;
+    PASS(spops_sparseconv_execute_backward(d->ctx, t->convs[s->plan], g, in, w, NULL, NULL, &grad_w,
+                                           grad_vector(t, s->bias)));
+    PASS(mark_read(t, s));
+    if (to == NULL) return SPOPS_STATUS_OK;
+    return spops_sparseconv_execute_backward(t->d->ctx, t->convs[s->plan], g, in, w, NULL, to, NULL,
+                                             NULL);
 }
 
 /* Of q, k and v; where v stands apart, its gradient goes to `v_to`. */
@@ -455,8 +504,7 @@ static spops_status backward_attention(const tape *t, const tape_step *s, spops_
 }
 
 /* The gradient of `in` to `to`, where there is none yet. */
-static spops_status backward_into(const tape *t, const tape_step *s, spops_matrix g,
-                                  spops_matrix to)
+static spops_status backward_into(tape *t, const tape_step *s, spops_matrix g, spops_matrix to)
 {
     const spops_matrix in = tape_value_matrix(t, s->in);
     const spops_segments *rows;
@@ -489,7 +537,7 @@ static spops_status backward_residual(const tape *t, const tape_step *s)
 }
 
 /* Of both steps of forward_sum_and_norm; the gradient of the sum is that of the residual too. */
-static spops_status backward_sum_and_norm(const tape *t, const tape_step *s)
+static spops_status backward_sum_and_norm(tape *t, const tape_step *s)
 {
     const tape_step *next = s + 1;
     const spops_matrix total = tape_grad_matrix(t, s->out);
@@ -499,6 +547,9 @@ static spops_status backward_sum_and_norm(const tape *t, const tape_step *s)
     o.num_rows = rows_of(t, s->in);
     o.epsilon = s->epsilon;
     o.norm_y = 1;
+    PASS(wait_for_readers(t, s->out));
+    PASS(wait_for_readers(t, s->in));
+    if (s->adds_residual) PASS(wait_for_readers(t, s->residual));
     PASS(spops_addnorm_execute_backward(
         t->d->ctx, tape_grad_matrix(t, next->out), next->adds_in ? &total : NULL,
         tape_value_matrix(t, s->out), tape_value_matrix(t, s->in), vector(t, s->weight),
@@ -508,17 +559,37 @@ static spops_status backward_sum_and_norm(const tape *t, const tape_step *s)
     return s->adds_residual ? backward_residual(t, s) : SPOPS_STATUS_OK;
 }
 
-static spops_status backward_step(const tape *t, const tape_step *s)
+/* The gradient of a layer norm, added to what there is: that of a sum and its norm, whose branch has none. */
+static spops_status backward_adding_norm(const tape *t, const tape_step *s, spops_matrix g,
+                                         spops_matrix to)
+{
+    const spops_matrix in = tape_value_matrix(t, s->in);
+    spops_addnorm_options o = spops_addnorm_options_default();
+
+    o.num_rows = rows_of(t, s->in);
+    o.epsilon = s->epsilon;
+    return spops_addnorm_execute_backward(
+        t->d->ctx, g, &to, in, in, NULL, NULL, vector(t, s->weight), vector(t, s->bias), &o, to, to,
+        NULL, NULL, grad_vector(t, s->weight), grad_vector(t, s->bias));
+}
+
+static spops_status backward_step(tape *t, const tape_step *s)
 {
     const spops_matrix g = tape_grad_matrix(t, s->out), to = tape_grad_matrix(t, s->in);
     const spops_matrix spare = matrix_of(t, s->in, t->spare[t->values[s->in].level]);
     spops_status status;
 
-    if (s->residual >= 0 && s->adds_residual) PASS(backward_residual(t, s));
+    PASS(wait_for_readers(t, s->in));
+    PASS(wait_for_readers(t, s->other));
+    if (s->residual >= 0 && s->adds_residual) {
+        PASS(wait_for_readers(t, s->residual));
+        PASS(backward_residual(t, s));
+    }
     if (s->kind == TAPE_LINEAR) return backward_linear(t, s, g);
     if (t->values[s->in].is_input)
         return s->kind == TAPE_CONV ? backward_conv(t, s, g, NULL) : SPOPS_STATUS_OK;
     if (!s->adds_in) return backward_into(t, s, g, to);
+    if (s->kind == TAPE_LAYERNORM) return backward_adding_norm(t, s, g, to);
     if (s->kind == TAPE_ACTIVATION && s->activation == SPOPS_ACTIVATION_NONE)
         return add(t, s->in, SPOPS_ACTIVATION_NONE, to, g, to);
     PASS(backward_into(t, s, g, spare));
@@ -535,6 +606,16 @@ spops_status tape_loss(tape *t)
                              tape_grad_matrix(t, t->output));
 }
 
+/* The main stream waits for what was enqueued beside it. */
+static spops_status join(tape *t)
+{
+    if (!t->runs_beside) return SPOPS_STATUS_OK;
+    t->runs_beside = 0;
+    for (int i = 0; i < t->num_values; ++i)
+        t->values[i].is_read = 0;
+    return device_follow(t->d, t->beside) ? SPOPS_STATUS_CUDA : SPOPS_STATUS_OK;
+}
+
 spops_status tape_backward(tape *t, tape_part part)
 {
     spops_status status;
@@ -547,7 +628,7 @@ spops_status tape_backward(tape *t, tape_part part)
             PASS(backward_step(t, s));
         }
     }
-    return SPOPS_STATUS_OK;
+    return join(t);
 }
 
 spops_status tape_update(tape *t, float rate)

@@ -41,6 +41,8 @@ typedef struct tape_value {
     int grad_of;  /* the value whose gradient's memory it shares; its own number: none */
     int last_use; /* the last step that reads it */
     void *data, *grad;
+    int is_read; /* its gradient is read beside the main stream, until this mark */
+    void *read;
 } tape_value;
 
 /* Weights [taps * in, cols], or a vector of cols. It is drawn from low to high. A file has file_in and
@@ -98,6 +100,9 @@ typedef struct tape {
        are ready. */
     spops_status (*before_step)(void *user, const tape_step *s);
     void *user;
+    /* Gradients of weights run on its stream, beside those of rows; NULL: on that of d. */
+    const device *beside;
+    int runs_beside; /* something was enqueued there */
     /* Memory where the context runs. */
     float *wide, *grads; /* [num_elements]: parameters and their gradients */
     void *narrow;        /* the same parameters in dtype; wide where that is f32 */

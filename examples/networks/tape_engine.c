@@ -35,6 +35,7 @@ tape_engine *tape_engine_create(const tape_network *network, const device *d, in
         if (scans[i].num_points > e->max_points) e->max_points = scans[i].num_points;
     for (int i = 0; i < TAPE_SIDES && !failed; ++i)
         failed = device_open_beside(&e->sides[i], d);
+    e->tape.beside = &e->sides[0];
     if (!failed && !alloc_points(e) && !network->create(e, scans, num_scans)) return e;
     tape_engine_destroy(e);
     return NULL;

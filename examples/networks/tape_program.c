@@ -390,6 +390,7 @@ static int run(const tape_network *n, const options *o, const device *d, int tra
     int failed;
 
     if (e != NULL) e->one_stream = o->one_stream;
+    if (e != NULL && o->one_stream) e->tape.beside = NULL;
     tape_start(&form, d, dtype, 1);
     n->build(&form, o->is_small);
     failed = e == NULL || (own = make_parameters(&e->tape, n->name, o->all.weights)) == NULL ||
