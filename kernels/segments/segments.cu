@@ -443,6 +443,7 @@ __global__ void __launch_bounds__(threads)
 struct segment_params {
     const int32_t *given; // offsets of the source, or NULL
     int32_t *offsets;     // of the lists; without given ones: counts, until fill_entries
+    int32_t *put_counts;  // of segments; NULL: nobody asks
     int64_t num_segments;
     int32_t split_terms;
     digit_counts classes; // row class_digits: terms of all segments
@@ -467,6 +468,7 @@ struct classify_segments {
         const int64_t o = (int64_t)tile * tile_threads + threadIdx.x;
         const int32_t count = count_of(p, o);
         const int32_t c = o < p.num_segments ? segment_class(count, p.split_terms) : -1;
+        if (p.put_counts != nullptr && o < p.num_segments) p.put_counts[o] = count;
         spops::begin_count(found, class_digits);
         const int32_t equal = spops::count_equal((uint32_t)c);
         if (c >= 0 && equal > 0) atomicAdd(found + c, equal);
@@ -611,11 +613,13 @@ struct schedule_jobs {
     int32_t num_tiles, num_rows, num_splits; // blocks
 };
 
-schedule_jobs schedule_of(const int32_t *given, const spops_lists *lists, const build_workspace &ws)
+schedule_jobs schedule_of(const int32_t *given, int32_t *counts, const spops_lists *lists,
+                          const build_workspace &ws)
 {
     schedule_jobs jobs;
     segment_params p;
     p.given = given;
+    p.put_counts = counts;
     p.offsets = lists->offsets;
     p.num_segments = lists->num_segments;
     p.split_terms = lists->split_terms;
@@ -632,11 +636,20 @@ schedule_jobs schedule_of(const int32_t *given, const spops_lists *lists, const 
     return jobs;
 }
 
-// All of them, alone.
-spops_status build_schedule(spops_context *ctx, const int32_t *given, const spops_lists *lists,
-                            const build_workspace &ws)
+int32_t *counts_for(const source_keys &keys)
 {
-    const schedule_jobs jobs = schedule_of(given, lists, ws);
+    return keys.source.counts;
+}
+int32_t *counts_for(const inverse_keys &)
+{
+    return nullptr;
+}
+
+// All of them, alone.
+spops_status build_schedule(spops_context *ctx, const int32_t *given, int32_t *counts,
+                            const spops_lists *lists, const build_workspace &ws)
+{
+    const schedule_jobs jobs = schedule_of(given, counts, lists, ws);
     SPOPS_TRY(run(ctx, "segments: classify segments", jobs.classify, jobs.num_tiles));
     SPOPS_TRY(run(ctx, "segments: scan classes", jobs.scan, jobs.num_rows));
     SPOPS_TRY(run(ctx, "segments: fill entries", jobs.entries, jobs.num_tiles));
@@ -659,7 +672,7 @@ template <class Keys, class Put>
 spops_status build_tiled(spops_context *ctx, const Keys &keys, const Put &put, int64_t n,
                          spops_lists *lists, const build_workspace &ws)
 {
-    const schedule_jobs jobs = schedule_of(nullptr, lists, ws);
+    const schedule_jobs jobs = schedule_of(nullptr, counts_for(keys), lists, ws);
     // Also without room for any term: it is what notices an overflow.
     const int32_t tiles = n > 0 ? (int32_t)((n + term_tile - 1) / term_tile) : 1;
     const int passes = ws.plan.passes;
@@ -721,7 +734,7 @@ spops_status build_sorted(spops_context *ctx, const Keys &source, const Put &put
             ctx, "segments: count_sorted", count_sorted<uint32_t>, blocks_for(n, threads), threads,
             terms.keys[terms.current], n, lists->num_segments, lists->offsets));
     }
-    SPOPS_TRY(build_schedule(ctx, nullptr, lists, ws));
+    SPOPS_TRY(build_schedule(ctx, nullptr, counts_for(source), lists, ws));
     return fill(ctx, put, terms.values[terms.current], n, lists);
 }
 
@@ -732,7 +745,7 @@ spops_status build_own(spops_context *ctx, const source_keys &source, const put_
     const dim3 blocks = blocks_for(lists->num_segments > 0 ? lists->num_segments : 1, threads);
     SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "segments: count_own", count_own, blocks, threads,
                                          source, lists->offsets));
-    SPOPS_TRY(build_schedule(ctx, nullptr, lists, ws));
+    SPOPS_TRY(build_schedule(ctx, nullptr, counts_for(source), lists, ws));
     return launch<WAITS_FOR_PREVIOUS>(ctx, "segments: place_own", place_own<put_term>, blocks,
                                       threads, put, lists->offsets, lists->num_segments);
 }
@@ -809,7 +822,7 @@ extern "C" spops_status spops_cuda_lists_build(spops_context *ctx,
         SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "segments: count_sorted", count_sorted<int32_t>,
                                              blocks_for(n, threads), threads, source->keys, n,
                                              segments, lists->offsets));
-    SPOPS_TRY(build_schedule(ctx, source->offsets, lists, ws));
+    SPOPS_TRY(build_schedule(ctx, source->offsets, source->counts, lists, ws));
     return fill(ctx, put, nullptr, n, lists);
 }
 

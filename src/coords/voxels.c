@@ -188,6 +188,12 @@ static bool points_by_voxel(const spops_voxels *v)
     return v->points == SPOPS_VOXEL_POINTS_ALL && v->base.ctx->backend->kind == SPOPS_BACKEND_CPU;
 }
 
+// Whether the lists say how many points a voxel has, which is all that is asked of them.
+static bool counted_by_lists(const spops_voxels *v)
+{
+    return v->points == SPOPS_VOXEL_POINTS_ALL && v->base.ctx->backend->kind == SPOPS_BACKEND_CUDA;
+}
+
 static void carve_points(spops_voxels *v, int64_t max_voxels, spops_carver *c)
 {
     v->point_offsets = spops_carve(c, max_voxels + 1, 1, sizeof *v->point_offsets);
@@ -279,8 +285,11 @@ static spops_status enqueue_segments(spops_context *ctx, const spops_coords_sour
     args.keys = v->keys;
     args.most_points = v->most_points;
     args.ranks = v->ranks;
-    SPOPS_TRY(ctx->backend->voxel_points(ctx, &args));
     memset(&terms, 0, sizeof terms);
+    if (counted_by_lists(v))
+        terms.counts = v->num_points;
+    else
+        SPOPS_TRY(ctx->backend->voxel_points(ctx, &args));
     if (points_by_voxel(v)) {
         terms.offsets = v->point_offsets;
         terms.num_terms_device = v->point_offsets + v->max_voxels;

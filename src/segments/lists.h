@@ -65,6 +65,7 @@ typedef struct spops_lists_source {
     int64_t a_limit, b_limit;        // them; else all are known to be in range. With offsets: those
                                      // that num_terms_device leaves out are counted
     bool skip_negative; // of keys: one below 0 is no term, and is left out without being counted
+    int32_t *counts;    // CUDA: [num_segments] terms of each segment, written; NULL: they are not
 } spops_lists_source;
 
 // Whether lists built from source need pairs, and order.

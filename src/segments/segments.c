@@ -227,6 +227,7 @@ spops_status spops_segments_enqueue_build(spops_context *ctx, spops_segments *se
         memset(&empty, 0, sizeof empty);
         empty.keys = segments->forward.offsets; // not NULL: keys are given, though none is read
         empty.drop_invalid = true;
+        empty.counts = source->counts;
         empty.a_limit = segments->num_rows;
         empty.b_limit = segments->num_weights;
         source = &empty;
@@ -237,6 +238,7 @@ spops_status spops_segments_enqueue_build(spops_context *ctx, spops_segments *se
     if (source->keys != NULL && source->b == NULL) { // a term is its own weight: nothing to sort
         spops_lists_source by_weight = *source;
         by_weight.keys = NULL;
+        by_weight.counts = NULL; // of segments, which are not its own
         by_weight.b = source->keys;
         by_weight.b_limit = segments->num_segments;
         return build_lists(ctx, segments, &by_weight, &segments->by_weight);
