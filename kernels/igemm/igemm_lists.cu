@@ -249,8 +249,10 @@ __global__ void __launch_bounds__(scan_threads)
 // tiles: those with most records first, else as they lie. A warp for each cost.
 __global__ void order_tiles(const __grid_constant__ schedule_params p)
 {
-    order_tiles_of_cost(p.s.first, p.cost_begin, tiles_in_use(p.num_rows), blockIdx.x + 1,
-                        threadIdx.x, reinterpret_cast<int4 *>(p.s.tiles));
+    const int cost = (int)blockIdx.x + 1;
+    order_tiles_of_cost(p.s.first, p.cost_begin[cost], p.cost_begin[cost - 1],
+                        tiles_in_use(p.num_rows), cost, (int)threadIdx.x,
+                        reinterpret_cast<int4 *>(p.s.tiles));
 }
 
 // Taps by their distance from the centre; where there are more than 32, neighbours share a bit.

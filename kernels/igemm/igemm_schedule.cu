@@ -19,10 +19,18 @@ constexpr int scan_threads = spops::tile_scan_threads;
 using spops::max_tile_cost;
 constexpr int fill_threads = 256;
 constexpr int count_threads = 256; // a warp for each tile
+constexpr int few_tiles = 1024;    // of which blocks add the counts up by themselves
 
-// A schedule, and what it is made from.
+// Of a schedule of the same names, what a kernel needs.
+struct schedule_arrays {
+    int num_taps, max_tiles;
+    int *num_tiles, *tiles, *out_rows, *records, *first;
+    int *pair_totals, *pairs, *pair_first, *group_taps;
+};
+
+// A schedule, and what it is made from. Small: all those of a U-Net are made at once.
 struct map_params {
-    spops_igemm_schedule s;
+    schedule_arrays s;
     const int *num_rows;
     const int *table;
     int table_stride, mask_words;
@@ -179,11 +187,89 @@ __host__ __device__ int cost_blocks(const map_params &p)
     return (spops::tile_cost(p.s.num_taps) + warps - 1) / warps;
 }
 
+// A warp of a block that puts few tiles, or pairs, in their order: those of its cost. count_of: records of a tile;
+// first: sums of them, of which the number of all is returned.
+template <class F>
+__device__ __forceinline__ int order_few(const map_params &p, int (&first)[few_tiles + 1], int num,
+                                         const F &count_of, int cost, int lane, int *tiles)
+{
+    constexpr int each = few_tiles / fill_threads;
+    const int own = (int)threadIdx.x * each;
+    int count[each], sum = 0, total;
+#pragma unroll
+    for (int i = 0; i < each; ++i) {
+        count[i] = own + i < num ? count_of(own + i) : 0;
+        sum += count[i];
+    }
+    int before = spops::sum_before(sum, &total);
+#pragma unroll
+    for (int i = 0; i < each; ++i) {
+        first[own + i] = before;
+        before += count[i];
+    }
+    if (threadIdx.x == fill_threads - 1) first[few_tiles] = before;
+    __syncthreads();
+    if (cost > spops::tile_cost(p.s.num_taps)) return total;
+    int more = 0, alike = 0;
+    for (int tile = lane; tile < num; tile += 32) {
+        const int of_tile = spops::tile_cost(first[tile + 1] - first[tile]);
+        more += of_tile > cost;
+        alike += of_tile == cost;
+    }
+    more = spops::warp_sum(more);
+    alike = spops::warp_sum(alike);
+    spops::order_tiles_of_cost(first, more, more + alike, num, cost, lane,
+                               reinterpret_cast<int4 *>(tiles));
+    return total;
+}
+
+// As order_few, of pairs; the first block of these writes what is known of all.
+__device__ __forceinline__ void order_few_pairs(const map_params &p, int (&first)[few_tiles + 1],
+                                                int num_tiles, int cost, int lane, bool writes)
+{
+    const int num = (num_tiles + 1) / 2;
+    const int taps = order_few(
+        p, first, num, [&](int pair) { return taps_of_pair(p, pair, num_tiles); }, cost, lane,
+        p.s.pairs);
+    if (!writes) return;
+    for (int i = threadIdx.x; i <= num; i += fill_threads)
+        p.s.pair_first[i] = first[i];
+    if (threadIdx.x == 0) {
+        p.s.pair_totals[0] = num;
+        p.s.pair_totals[1] = taps;
+    }
+}
+
+// A block: the first record of a tile of few, and, of the last tile, how many there are of both. Ends with a
+// barrier.
+__device__ __forceinline__ int first_of_few(const map_params &p, int tile, int num_tiles)
+{
+    __shared__ int of_warp[fill_threads / 32];
+    int sum = 0, record = 0;
+    for (int t = (int)threadIdx.x; t < tile; t += fill_threads)
+        sum += records_of(p, t);
+    sum = spops::warp_sum(sum);
+    if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = sum;
+    __syncthreads();
+    for (int w = 0; w < fill_threads / 32; ++w)
+        record += of_warp[w];
+    if (threadIdx.x == 0) p.s.first[tile] = record;
+    if (threadIdx.x == 0 && tile >= num_tiles - 1) {
+        const int all = num_tiles == 0 ? 0 : record + records_of(p, tile);
+        p.s.num_tiles[0] = num_tiles;
+        p.s.num_tiles[1] = all;
+        p.s.first[num_tiles] = all;
+    }
+    return record;
+}
+
 // The records of a tile, a block each, and after them tiles: those with most records first, else as they
 // lie, a warp for each cost. Records: 32 taps at a time by way of shared memory, because the table
-// has the taps of a row together and a record the rows of a tap.
+// has the taps of a row together and a record the rows of a tap. FEW: scan_records did not run.
+template <bool FEW>
 __global__ void __launch_bounds__(fill_threads) fill_records(const __grid_constant__ map_jobs jobs)
 {
+    __shared__ int few_first[FEW ? few_tiles + 1 : 1];
     __shared__ int rows[tile_rows];
     __shared__ int taken[tile_rows][33];
     __shared__ uint32_t group_taps[groups_a_tile];
@@ -192,26 +278,39 @@ __global__ void __launch_bounds__(fill_threads) fill_records(const __grid_consta
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     spops::grid_dependency_wait();
     spops::grid_launch_dependents();
+    const int num_tiles = FEW ? tiles_in_use(p) : *p.s.num_tiles;
     if (tile >= p.s.max_tiles) {
         const int block = (int)(tile - p.s.max_tiles), blocks = cost_blocks(p);
         const int cost = block % blocks * (fill_threads / 32) + warp + 1;
+        if constexpr (FEW) {
+            if (block >= blocks)
+                order_few_pairs(p, few_first, num_tiles, cost, lane, block == blocks);
+            else
+                (void)order_few(
+                    p, few_first, num_tiles, [&](int t) { return records_of(p, t); }, cost, lane,
+                    p.s.tiles);
+            return;
+        }
         if (cost > spops::tile_cost(p.s.num_taps)) return;
+        const int *const begins = block < blocks ? p.cost_begin : p.pair_cost_begin;
         if (block < blocks)
-            spops::order_tiles_of_cost(p.s.first, p.cost_begin, *p.s.num_tiles, cost, lane,
-                                       reinterpret_cast<int4 *>(p.s.tiles));
+            spops::order_tiles_of_cost(p.s.first, begins[cost], begins[cost - 1], num_tiles, cost,
+                                       lane, reinterpret_cast<int4 *>(p.s.tiles));
         else
-            spops::order_tiles_of_cost(p.s.pair_first, p.pair_cost_begin, *p.s.pair_totals, cost,
-                                       lane, reinterpret_cast<int4 *>(p.s.pairs));
+            spops::order_tiles_of_cost(p.s.pair_first, begins[cost], begins[cost - 1],
+                                       *p.s.pair_totals, cost, lane,
+                                       reinterpret_cast<int4 *>(p.s.pairs));
         return;
     }
-    if (tile >= *p.s.num_tiles) return;
+    if (FEW && tile == 0 && num_tiles == 0) (void)first_of_few(p, 0, 0);
+    if (tile >= num_tiles) return;
 
     for (int r = threadIdx.x; r < tile_rows; r += fill_threads) {
         const int64_t i = (int64_t)tile * tile_rows + r;
         rows[r] = i < *p.num_rows ? p.order[i] : -1;
         p.s.out_rows[i] = rows[r];
     }
-    int record = p.s.first[tile];
+    int record = FEW ? first_of_few(p, tile, num_tiles) : p.s.first[tile];
     const int first = record;
     for (int w = 0; w < p.mask_words; ++w) {
         if (threadIdx.x < groups_a_tile) group_taps[threadIdx.x] = 0;
@@ -221,7 +320,7 @@ __global__ void __launch_bounds__(fill_threads) fill_records(const __grid_consta
         if (p.s.pairs != nullptr && threadIdx.x < 2 * groups_a_tile) {
             // Those of a tile that has no other tile in its pair too.
             const bool own = threadIdx.x < groups_a_tile;
-            if (own || (tile % 2 == 0 && tile + 1 == *p.s.num_tiles))
+            if (own || (tile % 2 == 0 && tile + 1 == num_tiles))
                 p.s.group_taps[(int64_t)tile * groups_a_tile + threadIdx.x] =
                     own ? (int)group_taps[threadIdx.x] : 0;
         }
@@ -316,7 +415,9 @@ namespace
 map_params params_of(const spops_igemm_schedule_args *args)
 {
     map_params p = {};
-    p.s = *args->schedule;
+    const spops_igemm_schedule *s = args->schedule;
+    p.s = {s->num_taps, (int)s->max_tiles, s->num_tiles, s->tiles,      s->out_rows,  s->records,
+           s->first,    s->pair_totals,    s->pairs,     s->pair_first, s->group_taps};
     p.num_rows = args->side->num_rows;
     p.table = args->side->table;
     p.table_stride = args->side->table_stride;
@@ -338,7 +439,18 @@ spops_status make_schedules(spops_context *ctx, map_jobs *jobs)
     using spops::launch;
     using spops::WAITS_FOR_PREVIOUS;
     dim3 blocks;
+    bool few = true;
     if (jobs->num == 0) return SPOPS_STATUS_OK;
+    for (int j = 0; j < jobs->num; ++j)
+        few = few && jobs->job[j].tile_masks != nullptr && jobs->job[j].s.max_tiles <= few_tiles;
+    const auto filling = [](const map_params &p) {
+        return p.s.max_tiles + cost_blocks(p) * (p.s.pairs != nullptr ? 2 : 1);
+    };
+    if (few) {
+        blocks = divide_blocks(jobs, filling);
+        return launch<WAITS_FOR_PREVIOUS>(ctx, what, fill_records<true>, blocks, fill_threads,
+                                          *jobs);
+    }
     blocks = divide_blocks(jobs, [](const map_params &p) {
         return p.tile_masks != nullptr ? 0
                                        : (p.s.max_tiles * 32 + count_threads - 1) / count_threads;
@@ -346,10 +458,8 @@ spops_status make_schedules(spops_context *ctx, map_jobs *jobs)
     SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, what, count_records, blocks, count_threads, *jobs));
     SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, what, scan_records, dim3((unsigned)jobs->num),
                                          scan_threads, *jobs));
-    blocks = divide_blocks(jobs, [](const map_params &p) {
-        return p.s.max_tiles + cost_blocks(p) * (p.s.pairs != nullptr ? 2 : 1);
-    });
-    return launch<WAITS_FOR_PREVIOUS>(ctx, what, fill_records, blocks, fill_threads, *jobs);
+    blocks = divide_blocks(jobs, filling);
+    return launch<WAITS_FOR_PREVIOUS>(ctx, what, fill_records<false>, blocks, fill_threads, *jobs);
 }
 
 } // namespace

@@ -31,14 +31,12 @@ __device__ __forceinline__ void begin_costs(const int (&tiles_of)[max_tile_cost 
     cost_begin[cost] = sum_before(tiles_of[cost], &total);
 }
 
-// A warp: the tiles of a cost from 1 on, as they lie, to their places after those of higher costs.
+// A warp: the tiles of a cost from 1 on, as they lie, to places at .. end - 1, after those of higher costs.
 // first: record of each tile, and after the last.
-__device__ __forceinline__ void order_tiles_of_cost(const int *first, const int *cost_begin,
+__device__ __forceinline__ void order_tiles_of_cost(const int *first, int at, int end,
                                                     int num_tiles, int cost, int lane, int4 *tiles)
 {
     constexpr int ahead = 8; // loads under way
-    int at = cost_begin[cost];
-    const int end = cost_begin[cost - 1]; // those with one more begin where these end
     for (int begin = 0; begin < num_tiles && at < end; begin += 32 * ahead) {
         int records[ahead], from[ahead];
 #pragma unroll
