@@ -671,6 +671,9 @@ ParameterizedTest(struct backend_param *p, linear, refuses)
     layer.x_scales = (const float *)out.data;
     REFUSED("layer->x_scales", spops_linear_execute(d.ctx, x, w, &layer, out));
     layer = spops_conv_layer_default();
+    layer.reads_ahead = -1;
+    REFUSED("layer->reads_ahead is -1", spops_linear_execute(d.ctx, x, w, &layer, out));
+    layer = spops_conv_layer_default();
     wrong = out, wrong.data = (char *)out.data - 4 * COLS;
     layer.residual = &wrong;
     REFUSED("out overlaps residual", spops_linear_execute(d.ctx, x, w, &layer, out));

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "core/context.h"
+#include "spops/linear.h"
 #include "spops/sparseconv.h"
 #include "support/device.h"
 #include "tests/ref/ref_sparseconv.h"
@@ -770,6 +772,74 @@ ParameterizedTest(struct backend_param *p, sparseconv, sets_several)
 
 // ---- The epilogue -------------------------------------------------------------------------------
 
+// A layer of as many channels in as out with all that may follow a sum, against FP64.
+static void check_finish(test_device *d, const cloud_rows *cloud, int64_t cols, int32_t tile,
+                         spops_dtype dtype)
+{
+    conv_case c = {
+        .d = d, .kind = SPOPS_MAP_SUBMANIFOLD, .kernel = spops_kernel_shape_cube(3, 3, 1, 1)};
+    const double step = dtype == SPOPS_DTYPE_F16 ? 0x1p-10 : 0x1p-7;
+    spops_sparseconv_options o = spops_sparseconv_options_default();
+    test_rng rng = test_rng_make(5 + (uint64_t)dtype);
+    guarded x, w, bias, scale, shift, residual, out;
+    spops_conv_layer layer = spops_conv_layer_default();
+    ref_epilogue epilogue = {NULL, NULL, NULL, NULL, {SPOPS_ACTIVATION_RELU, 0}};
+    char what[64];
+
+    snprintf(what, sizeof what, "%d columns, tile %d, %s", (int)cols, (int)tile,
+             test_dtype_name(dtype));
+    o.tile = tile;
+    create_sets(&c, cloud);
+    create_conv(&c, &o);
+    const int64_t rows = c.out.n;
+    x = guarded_create(d->backend, "x", rows, cols, 0, 0, dtype);
+    w = guarded_create(d->backend, "w", 27 * cols, cols, 0, 0, dtype);
+    bias = guarded_create(d->backend, "bias", 1, cols, 0, 0, SPOPS_DTYPE_F32);
+    scale = guarded_create(d->backend, "scale", 1, cols, 0, 0, SPOPS_DTYPE_F32);
+    shift = guarded_create(d->backend, "shift", 1, cols, 0, 0, SPOPS_DTYPE_F32);
+    residual = guarded_create(d->backend, "residual", rows, cols, 0, 0, dtype);
+    out = guarded_create(d->backend, "out", rows, cols, 0, 0, dtype);
+    guarded *const inputs[] = {&x, &w, &bias, &scale, &shift, &residual};
+    double *values[6];
+    for (int i = 0; i < 6; ++i) {
+        values[i] = guarded_fill(inputs[i], &rng, VALUES_RANDOM, false, 1);
+        guarded_upload(inputs[i]);
+    }
+    guarded_poison(&out, 0xff);
+    guarded_upload(&out);
+    layer.bias = vector(&bias.view);
+    layer.scale = vector(&scale.view);
+    layer.shift = vector(&shift.view);
+    layer.residual = &residual.view;
+    layer.activation = SPOPS_ACTIVATION_RELU;
+    test_expect_ok(
+        d->ctx, spops_sparseconv_execute(d->ctx, c.conv, x.view, w.view, &layer, out.view), what);
+    test_wait(d);
+    guarded_download(&out);
+
+    c.ref.in_channels = c.ref.out_channels = cols;
+    c.ref.groups = 1;
+    c.ref.x = values[0];
+    c.ref.w = values[1];
+    epilogue.bias = values[2];
+    epilogue.scale = values[3];
+    epilogue.shift = values[4];
+    epilogue.residual = values[5];
+    ref_tensor expected = ref_tensor_create(rows, cols);
+    double *bounds = malloc((size_t)(rows * cols) * sizeof *bounds);
+    ref_sparseconv_forward(&c.ref, &epilogue, &expected);
+    for (int64_t i = 0; i < rows * cols; ++i) /* f32's own errors are far below the last term */
+        bounds[i] = 2 * step * expected.scale[i];
+    guarded_check_bounds(&out, &expected, bounds, what);
+    guarded_check_padding(&out, what);
+    ref_tensor_destroy(&expected);
+    free(bounds);
+    for (int i = 0; i < 6; ++i)
+        free(values[i]), guarded_destroy(inputs[i]);
+    guarded_destroy(&out);
+    destroy_case(&c);
+}
+
 // A narrow output is rounded before an epilogue and after it: two roundings of the dtype.
 ParameterizedTestParameters(sparseconv, finishes_narrow_outputs)
 {
@@ -777,71 +847,36 @@ ParameterizedTestParameters(sparseconv, finishes_narrow_outputs)
 }
 ParameterizedTest(struct backend_param *p, sparseconv, finishes_narrow_outputs)
 {
-    enum { ROWS = 5, COLS = 12 };
-    static const int32_t rows[ROWS * 4] = {0, 0, 0, 0, 0, 0, 0, 1, 0, 0,
-                                           1, 0, 0, 4, 4, 4, 0, 5, 4, 4};
+    static const int32_t rows[5 * 4] = {0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 1, 0, 0, 4, 4, 4, 0, 5, 4, 4};
+    const cloud_rows cloud = {3, 5, (int32_t *)(uintptr_t)rows};
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
-    for (int t = SPOPS_DTYPE_F16; t <= SPOPS_DTYPE_BF16; ++t) {
-        conv_case c = {
-            .d = &d, .kind = SPOPS_MAP_SUBMANIFOLD, .kernel = spops_kernel_shape_cube(3, 3, 1, 1)};
-        const cloud_rows cloud = {3, ROWS, (int32_t *)(uintptr_t)rows};
-        const spops_dtype dtype = (spops_dtype)t;
-        const double step = dtype == SPOPS_DTYPE_F16 ? 0x1p-10 : 0x1p-7;
-        test_rng rng = test_rng_make(5 + (uint64_t)t);
-        guarded x, w, bias, scale, shift, residual, out;
-        spops_conv_layer layer = spops_conv_layer_default();
-        ref_epilogue epilogue = {NULL, NULL, NULL, NULL, {SPOPS_ACTIVATION_RELU, 0}};
+    for (int dtype = SPOPS_DTYPE_F16; dtype <= SPOPS_DTYPE_BF16; ++dtype)
+        check_finish(&d, &cloud, 12, 0, (spops_dtype)dtype);
+    test_close(&d);
+}
 
-        create_sets(&c, &cloud);
-        create_conv(&c, NULL);
-        x = guarded_create(d.backend, "x", ROWS, COLS, 0, 0, dtype);
-        w = guarded_create(d.backend, "w", 27 * COLS, COLS, 0, 0, dtype);
-        bias = guarded_create(d.backend, "bias", 1, COLS, 0, 0, SPOPS_DTYPE_F32);
-        scale = guarded_create(d.backend, "scale", 1, COLS, 0, 0, SPOPS_DTYPE_F32);
-        shift = guarded_create(d.backend, "shift", 1, COLS, 0, 0, SPOPS_DTYPE_F32);
-        residual = guarded_create(d.backend, "residual", ROWS, COLS, 0, 0, dtype);
-        out = guarded_create(d.backend, "out", ROWS, COLS, 0, 0, dtype);
-        guarded *const inputs[] = {&x, &w, &bias, &scale, &shift, &residual};
-        double *values[6];
-        for (int i = 0; i < 6; ++i) {
-            values[i] = guarded_fill(inputs[i], &rng, VALUES_RANDOM, false, 1);
-            guarded_upload(inputs[i]);
-        }
-        guarded_poison(&out, 0xff);
-        guarded_upload(&out);
-        layer.bias = vector(&bias.view);
-        layer.scale = vector(&scale.view);
-        layer.shift = vector(&shift.view);
-        layer.residual = &residual.view;
-        layer.activation = SPOPS_ACTIVATION_RELU;
-        test_expect_ok(d.ctx,
-                       spops_sparseconv_execute(d.ctx, c.conv, x.view, w.view, &layer, out.view),
-                       "narrow");
-        test_wait(&d);
-        guarded_download(&out);
-
-        c.ref.in_channels = c.ref.out_channels = COLS;
-        c.ref.groups = 1;
-        c.ref.x = values[0];
-        c.ref.w = values[1];
-        epilogue.bias = values[2];
-        epilogue.scale = values[3];
-        epilogue.shift = values[4];
-        epilogue.residual = values[5];
-        ref_tensor expected = ref_tensor_create(ROWS, COLS);
-        double bounds[ROWS * COLS];
-        ref_sparseconv_forward(&c.ref, &epilogue, &expected);
-        for (int i = 0; i < ROWS * COLS; ++i) /* f32's own errors are far below the last term */
-            bounds[i] = 2 * step * expected.scale[i];
-        guarded_check_bounds(&out, &expected, bounds, test_dtype_name(dtype));
-        guarded_check_padding(&out, test_dtype_name(dtype));
-        ref_tensor_destroy(&expected);
-        for (int i = 0; i < 6; ++i)
-            free(values[i]), guarded_destroy(inputs[i]);
-        guarded_destroy(&out);
-        destroy_case(&c);
-    }
+// Wide outputs, whose residuals come in several parts: tiles of the table's choice, single ones and pairs.
+ParameterizedTestParameters(sparseconv, finishes_wide_outputs)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, sparseconv, finishes_wide_outputs, .timeout = 600)
+{
+    static const struct {
+        int64_t cols;
+        int32_t tile;
+    } cases[] = {{96, 0}, {96, 18}, {96, 19}, {128, 0}, {128, 4}, {128, 20}, {128, 21}, {120, 20}};
+    test_device d;
+    test_rng rng = test_rng_make(41);
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    const bool has_tiles = d.backend == SPOPS_BACKEND_CUDA && d.ctx->info.compute_capability == 90;
+    cloud_rows cloud = cloud_make(CLOUD_CLUMPS, 3, false, &rng);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; ++i)
+        if (cases[i].tile == 0 || has_tiles)
+            check_finish(&d, &cloud, cases[i].cols, cases[i].tile,
+                         i % 2 == 0 ? SPOPS_DTYPE_F16 : SPOPS_DTYPE_BF16);
+    cloud_free(&cloud);
     test_close(&d);
 }
 
@@ -914,6 +949,107 @@ ParameterizedTest(struct backend_param *p, sparseconv, one_wide_row)
     spops_kernel_map_destroy(map);
     spops_coords_destroy(coords);
     test_free(&d, rows), test_free(&d, codes);
+    test_close(&d);
+}
+
+// ---- Layers that read ahead -------------------------------------------------------------------------
+
+enum { CHAIN = 6 };
+
+// Layers one after another, the fourth a linear one. `ahead`: those after the first read ahead.
+static void run_chain(conv_case *c, guarded *x, guarded *w, guarded *numbers, int32_t ahead)
+{
+    for (int i = 0; i < CHAIN; ++i) {
+        spops_conv_layer layer = spops_conv_layer_default();
+        layer.scale = vector(&numbers[2 * i].view);
+        layer.shift = vector(&numbers[2 * i + 1].view);
+        layer.activation = SPOPS_ACTIVATION_RELU;
+        layer.residual = i == CHAIN - 1 ? &x[i].view : NULL;
+        layer.reads_ahead = i > 0 ? ahead : 0;
+        test_expect_ok(
+            c->d->ctx,
+            i == 3 ? spops_linear_execute(c->d->ctx, x[i].view, w[i].view, &layer, x[i + 1].view)
+                   : spops_sparseconv_execute(c->d->ctx, c->conv, x[i].view, w[i].view, &layer,
+                                              x[i + 1].view),
+            "layer");
+    }
+    test_wait(c->d);
+}
+
+// Random numbers from -by to by, uploaded.
+static guarded random_rows(test_device *d, int64_t rows, int64_t cols, spops_dtype dtype, double by,
+                           test_rng *rng)
+{
+    guarded g = guarded_create(d->backend, "rows", rows, cols, 0, 0, dtype);
+    for (int64_t r = 0; r < rows; ++r)
+        for (int64_t c = 0; c < cols; ++c)
+            guarded_set(&g, r, c, by * ((double)test_rng_below(rng, 2001) - 1000) / 1000);
+    guarded_upload(&g);
+    return g;
+}
+
+static void check_chain(test_device *d, int32_t tile, spops_dtype dtype)
+{
+    static const int64_t cols[CHAIN + 1] = {48, 64, 96, 128, 256, 128, 128};
+    conv_case c = {
+        .d = d, .kind = SPOPS_MAP_SUBMANIFOLD, .kernel = spops_kernel_shape_cube(3, 3, 1, 1)};
+    spops_sparseconv_options o = spops_sparseconv_options_default();
+    test_rng rng = test_rng_make(71);
+    cloud_rows cloud = cloud_make(CLOUD_CLUMPS, 3, false, &rng);
+    guarded x[CHAIN + 1], w[CHAIN], numbers[2 * CHAIN];
+    unsigned char *wanted[CHAIN + 1];
+    double sum = 0;
+
+    o.tile = tile;
+    create_sets(&c, &cloud);
+    create_conv(&c, &o);
+    x[0] = random_rows(d, c.out.n, cols[0], dtype, 1, &rng);
+    for (int i = 0; i < CHAIN; ++i) {
+        const int64_t depth = (i == 3 ? 1 : 27) * cols[i];
+        x[i + 1] = guarded_create(d->backend, "x", c.out.n, cols[i + 1], 0, 0, dtype);
+        w[i] = random_rows(d, depth, cols[i + 1], dtype, 1 / sqrt((double)depth), &rng);
+        for (int k = 2 * i; k < 2 * i + 2; ++k)
+            numbers[k] = random_rows(d, 1, cols[i + 1], SPOPS_DTYPE_F32, 1, &rng);
+    }
+    for (int32_t ahead = 0; ahead < 2; ++ahead) {
+        for (int i = 1; i <= CHAIN; ++i)
+            guarded_poison(&x[i], 0xff), guarded_upload(&x[i]);
+        run_chain(&c, x, w, numbers, ahead);
+        for (int i = 1; i <= CHAIN; ++i) {
+            guarded_download(&x[i]);
+            if (ahead == 0) wanted[i] = guarded_elements(&x[i]);
+            if (ahead == 1) guarded_check_bits(&x[i], wanted[i], "reads ahead");
+        }
+    }
+    for (int64_t k = 0; k < cols[CHAIN]; ++k)
+        sum += guarded_get(&x[CHAIN], c.out.n / 2, k); // of a ReLU: NaN and infinity stay
+    cr_assert(sum > 0 && isfinite(sum), "the last layer's sum is %g", sum);
+    for (int i = 0; i <= CHAIN; ++i) {
+        guarded_destroy(&x[i]);
+        if (i > 0) free(wanted[i]);
+        if (i < CHAIN)
+            guarded_destroy(&w[i]), guarded_destroy(&numbers[2 * i]),
+                guarded_destroy(&numbers[2 * i + 1]);
+    }
+    cloud_free(&cloud);
+    destroy_case(&c);
+}
+
+// The same bits, in tiles of the table's choice and in pairs of tiles.
+ParameterizedTestParameters(sparseconv, reads_ahead)
+{
+    return every_backend();
+}
+ParameterizedTest(struct backend_param *p, sparseconv, reads_ahead, .timeout = 600)
+{
+    static const int32_t tiles[] = {0, 19, 20};
+    test_device d;
+    if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
+    const bool has_pairs = d.backend == SPOPS_BACKEND_CUDA && d.ctx->info.compute_capability == 90;
+    for (int t = 0; t < (has_pairs ? 3 : 1); ++t) {
+        check_chain(&d, tiles[t], SPOPS_DTYPE_F16);
+        if (t == 0) check_chain(&d, 0, SPOPS_DTYPE_BF16);
+    }
     test_close(&d);
 }
 
@@ -1160,6 +1296,10 @@ ParameterizedTest(struct backend_param *p, sparseconv, refuses)
     layer.num_rows = (const int32_t *)(const void *)x;
     test_expect(ctx, spops_sparseconv_execute(ctx, c.conv, mx, mw, &layer, my), invalid,
                 "layer->num_rows is not NULL", "num_rows");
+    layer = spops_conv_layer_default();
+    layer.reads_ahead = 2;
+    test_expect(ctx, spops_sparseconv_execute(ctx, c.conv, mx, mw, &layer, my), invalid,
+                "layer->reads_ahead is 2, expected 0 or 1", "reads_ahead");
     // gradients
     test_expect(ctx,
                 spops_sparseconv_execute_backward(ctx, c.conv, my, mx, mw, NULL, NULL, NULL, NULL),

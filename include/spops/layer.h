@@ -31,6 +31,12 @@ typedef struct spops_conv_layer {
                                     ctx runs, the first rows that count; NULL: all. A number outside
                                     0 to x.rows counts as the nearest of these */
     float activation_slope;  /* of LEAKY_RELU, finite; 0: 0.01 */
+    /* 1: the caller promises that all work that writes w, bias, scale, shift, num_rows or the plan was
+       enqueued on this stream before an earlier forward layer (spops_sparseconv_execute,
+       spops_pointconv_execute or spops_linear_execute, with an out of 1 row or more), or had
+       ended before that one was enqueued. A kernel may then read these, not x nor residual, while
+       the one before it still runs; if the promise is broken, out is undefined. Backward: no effect */
+    int32_t reads_ahead;
 } spops_conv_layer;
 
 SPOPS_DEFINE_DEFAULT(spops_conv_layer)

@@ -15,12 +15,11 @@ inline bool dense_sm90_takes(const spops_igemm_args *args, const weight_form &f)
     const epilogue_params e = epilogue_of(args);
     return args->tile == 0 && args->schedule->records == nullptr &&
            args->schedule->tiles == nullptr && args->x.dtype != SPOPS_DTYPE_F32 && !f.copied &&
-           !e.in_f32 && e.scale == nullptr && e.shift == nullptr && e.wide &&
-           (e.residual == nullptr || e.residual_wide);
+           !e.in_f32 && e.wide && (e.residual == nullptr || e.residual_wide);
 }
 
 // Blocks keep their columns of W (dense_sm90.cu), whatever the number of rows; where k is too long for that,
-// tiles of many rows (deep_sm90.cu). These depend on the number of rows; bits do not, because igemm_sm90.cuh,
+// tiles of many rows (deep_sm90.cu), which know no scale and shift. These depend on the number of rows; bits do not, because igemm_sm90.cuh,
 // which has the others, adds in the same order.
 bool dense_sm90_fits(const spops_context *ctx, const spops_igemm_args *args, const weight_form &f);
 spops_status launch_dense_sm90(spops_context *ctx, const spops_igemm_args *args,

@@ -11,6 +11,7 @@
 #include "core/matrix.h"
 #include "igemm/igemm_args.h"
 #include "kernels/core/activation.cuh"
+#include "kernels/core/matrix_units.cuh"
 
 namespace spops
 {
@@ -155,6 +156,26 @@ __device__ __forceinline__ void each_with_column(const epilogue_params &p, const
     }
 }
 
+// The same of numbers in shared memory, at address `from`, of all columns that the tile has.
+template <int COLS, class F>
+__device__ __forceinline__ void each_with_kept(uint32_t from, float (&sum)[COLS / 2], int q,
+                                               const F &f)
+{
+    constexpr int at_once = COLS == 32 ? 2 : 4;
+    int at = (int)from + 8 * q;
+#pragma unroll
+    for (int begin = 0; begin < COLS / 8; begin += at_once) {
+        uint2 got[at_once];
+#pragma unroll
+        for (int i = 0; i < at_once; ++i)
+            got[i] = load_shared2((uint32_t)at + 32 * (begin + i));
+#pragma unroll
+        for (int i = 0; i < 4 * at_once; ++i)
+            f(sum[4 * begin + i], __uint_as_float(i % 2 == 0 ? got[i / 4].x : got[i / 4].y));
+        not_ahead(at);
+    }
+}
+
 // Numbers of a row, as those of a thread's columns follow each other from `from` on; `left` of them are
 // there. A number at a time: rows like these are few.
 template <class R, int COLS>
@@ -169,43 +190,65 @@ __device__ __forceinline__ void add_numbers(float (&sum)[COLS / 2], int h, const
     }
 }
 
+// Whether a residual is read as store_sums writes: a lane loads 8 columns of each 32, and the four lanes of a row exchange
+// them.
+template <class T> __device__ __forceinline__ bool residual_in_chunks(const epilogue_params &p)
+{
+    return sizeof(T) == 2 && p.residual_wide && !p.in_f32;
+}
+
+// N groups of 32 columns of a row, from column col on.
+template <class T, int N>
+__device__ __forceinline__ void ask_for_chunks(const epilogue_params &p, uint4 (&got)[N], int row,
+                                               int col, int q)
+{
+    const T *const from =
+        static_cast<const T *>(p.residual) + (int64_t)max(row, 0) * p.residual_stride;
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+        const int c = col + 8 * (4 * j + q);
+        got[j] = make_uint4(0, 0, 0, 0);
+        if (row >= 0 && c < p.cols) got[j] = *reinterpret_cast<const uint4 *>(from + c);
+    }
+}
+
+// Those to the sums of row h in groups `begin` and following; all four lanes of a row.
+template <class T, int N, int NUM>
+__device__ __forceinline__ void add_chunks(float (&sum)[NUM], int h, int begin,
+                                           const uint4 (&got)[N], int q)
+{
+#pragma unroll
+    for (int j = 0; j < N; ++j) {
+        uint32_t v[4] = {got[j].x, got[j].y, got[j].z, got[j].w};
+        transpose_4(v, q);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+            const float2 pair = numbers_of_pair<T>(v[i]);
+            sum[4 * (4 * (begin + j) + i) + 2 * h] += pair.x;
+            sum[4 * (4 * (begin + j) + i) + 2 * h + 1] += pair.y;
+        }
+    }
+}
+
 // One row h of a thread's two; all four lanes of a row.
 template <class T, int COLS>
 __device__ __forceinline__ void add_residual(const epilogue_params &p, float (&sum)[COLS / 2],
                                              int h, int row, int col, int q)
 {
-    const int64_t at = (int64_t)max(row, 0) * p.residual_stride;
     if constexpr (sizeof(T) == 2) {
-        if (p.residual_wide && !p.in_f32) {
-            // As store_sums writes: a lane loads 8 columns, and the four exchange them.
-            const T *from = static_cast<const T *>(p.residual) + at;
-            constexpr int at_once = COLS % 64 == 0 ? 2 : 1;
+        if (residual_in_chunks<T>(p)) {
+            constexpr int at_once = COLS > 128 ? 8 : COLS % 64 == 0 ? 2 : 1;
 #pragma unroll
             for (int begin = 0; begin < COLS / 32; begin += at_once) {
                 uint4 got[at_once];
-#pragma unroll
-                for (int j = 0; j < at_once; ++j) {
-                    const int c = col + 8 * (4 * (begin + j) + q);
-                    got[j] = make_uint4(0, 0, 0, 0);
-                    if (row >= 0 && c < p.cols) got[j] = *reinterpret_cast<const uint4 *>(from + c);
-                }
-#pragma unroll
-                for (int j = 0; j < at_once; ++j) {
-                    uint32_t v[4] = {got[j].x, got[j].y, got[j].z, got[j].w};
-                    transpose_4(v, q);
-#pragma unroll
-                    for (int i = 0; i < 4; ++i) {
-                        const float2 pair = numbers_of_pair<T>(v[i]);
-                        sum[4 * (4 * (begin + j) + i) + 2 * h] += pair.x;
-                        sum[4 * (4 * (begin + j) + i) + 2 * h + 1] += pair.y;
-                    }
-                }
+                ask_for_chunks<T>(p, got, row, col + 32 * begin, q);
+                add_chunks<T>(sum, h, begin, got, q);
                 not_ahead(col);
             }
             return;
         }
     }
-    const int64_t first = at + col + 2 * q;
+    const int64_t first = (int64_t)max(row, 0) * p.residual_stride + col + 2 * q;
     const int left = row < 0 ? 0 : p.cols - col - 2 * q;
     if (p.in_f32)
         add_numbers<float, COLS>(sum, h, static_cast<const float *>(p.residual) + first, left);
@@ -235,25 +278,70 @@ __device__ __forceinline__ void store_passing(void *to, uint4 v, uint64_t policy
                  : "memory");
 }
 
-// (sum + bias) * scale + shift + residual, activation: what there is of it. Sums of rows and columns that
-// are not there become something.
-template <class T, int COLS>
-__device__ __forceinline__ void finish_sums(const epilogue_params &p, float (&sum)[COLS / 2],
-                                            const int (&row)[2], int col, int q)
+// Bias, scale and shift, those that there are.
+template <int COLS>
+__device__ __forceinline__ void apply_vectors(const epilogue_params &p, float (&sum)[COLS / 2],
+                                              int col, int q, uint32_t numbers)
 {
     // Three steps of one code: unrolled, they take registers from the gather warps' loop.
 #pragma unroll 1
     for (int step = 0; step < 3; ++step) {
         const float *const v = step == 0 ? p.bias : step == 1 ? p.scale : p.shift;
         if (v == nullptr) continue;
-        if (step == 1)
+        const uint32_t kept = numbers + step * COLS * (int)sizeof(float);
+        if (numbers != 0 && step == 1)
+            each_with_kept<COLS>(kept, sum, q, [](float &a, float b) { a *= b; });
+        else if (numbers != 0)
+            each_with_kept<COLS>(kept, sum, q, [](float &a, float b) { a += b; });
+        else if (step == 1)
             each_with_column<COLS>(p, v, sum, col, q, [](float &a, float b) { a *= b; });
         else
             each_with_column<COLS>(p, v, sum, col, q, [](float &a, float b) { a += b; });
     }
-    if (p.residual != nullptr) {
-        add_residual<T, COLS>(p, sum, 0, row[0], col, q);
-        add_residual<T, COLS>(p, sum, 1, row[1], col, q);
+}
+
+// Bias, scale and shift, and a residual that is read in chunks, AHEAD groups of 32 columns of both rows at once: the first come
+// while the vectors are applied. Each time waits for L2, behind the rows of the next tile.
+template <class T, int COLS, int AHEAD>
+__device__ __forceinline__ void apply_with_chunks(const epilogue_params &p, float (&sum)[COLS / 2],
+                                                  const int (&row)[2], int col, int q,
+                                                  uint32_t numbers)
+{
+    static_assert(COLS / 32 % AHEAD == 0, "all are added, and no more");
+    uint4 got[2][AHEAD];
+    ask_for_chunks<T>(p, got[0], row[0], col, q);
+    ask_for_chunks<T>(p, got[1], row[1], col, q);
+    apply_vectors<COLS>(p, sum, col, q, numbers);
+#pragma unroll
+    for (int begin = 0; begin < COLS / 32; begin += AHEAD) {
+        if (begin > 0) {
+            ask_for_chunks<T>(p, got[0], row[0], col + 32 * begin, q);
+            ask_for_chunks<T>(p, got[1], row[1], col + 32 * begin, q);
+        }
+        add_chunks<T>(sum, 0, begin, got[0], q);
+        add_chunks<T>(sum, 1, begin, got[1], q);
+        not_ahead(col);
+    }
+}
+
+// (sum + bias) * scale + shift + residual, activation: what there is of it. Sums of rows and columns that
+// are not there become something. AHEAD: of apply_with_chunks; 0: there are no registers for that.
+template <class T, int COLS, int AHEAD>
+__device__ __forceinline__ void finish_sums(const epilogue_params &p, float (&sum)[COLS / 2],
+                                            const int (&row)[2], int col, int q, uint32_t numbers)
+{
+    bool rest = true;
+    if constexpr (AHEAD > 0 && sizeof(T) == 2)
+        if (p.residual != nullptr && residual_in_chunks<T>(p)) {
+            apply_with_chunks<T, COLS, AHEAD>(p, sum, row, col, q, numbers);
+            rest = false;
+        }
+    if (rest) {
+        apply_vectors<COLS>(p, sum, col, q, numbers);
+        if (p.residual != nullptr) {
+            add_residual<T, COLS>(p, sum, 0, row[0], col, q);
+            add_residual<T, COLS>(p, sum, 1, row[1], col, q);
+        }
     }
     if constexpr (sizeof(T) == 2)
         activate_rounded_sums<T>(p.activated, p.exact, sum);
@@ -262,13 +350,15 @@ __device__ __forceinline__ void finish_sums(const epilogue_params &p, float (&su
 }
 
 // sum[4 j + 2 h + i] is row row[h] (-1: none), column col + 8 j + 2 q + i. All four lanes of a row
-// must come here. PASSING: whole chunks leave L2 first.
-template <class T, int COLS, bool PASSING = false>
+// must come here. numbers: where bias, scale and shift of COLS columns lie in shared memory; 0: they do not.
+// AHEAD: of apply_with_chunks. PASSING: whole chunks leave L2 first.
+template <class T, int COLS, int AHEAD = 0, bool PASSING = false>
 __device__ __forceinline__ void store_sums(const epilogue_params &p, float (&sum)[COLS / 2],
-                                           const int (&row)[2], int col, int q)
+                                           const int (&row)[2], int col, int q,
+                                           uint32_t numbers = 0)
 {
+    if (!p.plain) finish_sums<T, COLS, AHEAD>(p, sum, row, col, q, numbers);
     const uint64_t policy = PASSING ? passing_policy() : 0;
-    if (!p.plain) finish_sums<T, COLS>(p, sum, row, col, q);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
         const int64_t at = (int64_t)row[h] * p.out_stride;

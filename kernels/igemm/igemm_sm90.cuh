@@ -76,6 +76,8 @@ struct igemm_sm90_params {
     int max_shared_tiles; // of more tiles there are no shares
     int tile_cost;        // records that the epilogue of a tile counts as
     float *partials;      // [2 * shares * col_tiles] tiles of partial sums
+    bool early;           // tiles, records and W were there before the kernel before this one began
+    bool keeps_numbers;   // bias, scale and shift go to shared memory: there is one tile of columns
     epilogue_params epilogue;
 };
 
@@ -111,16 +113,20 @@ struct igemm_sm90_policy {
     static constexpr bool moves_registers = GATHER_WARPS % 4 == 0;
     static constexpr int sums_take = COLS / 2 + (COLS < 256 ? 32 : SHARES ? 72 : 48);
     static constexpr int left = roles::left_to_gather(sums_take);
-    static constexpr int most = ADDS ? 152 : 128; // sums on their way take more
+    static constexpr int most = ADDS ? 152 : COLS == 128 ? 112 : 128; // sums on their way take more
     static constexpr int gather_registers = left < most ? left : most;
     static constexpr int multiply_registers = roles::left_to_multiply(gather_registers);
+    // Groups, as store_sums has them.
+    static constexpr int residual_ahead = ADDS || COLS < 96 || COLS > 128 ? 0 : COLS / 32;
     // Stages, 16 bytes a note of a stage and of a tile, then barriers.
     static constexpr int stage_notes_at = STAGES * stage_bytes;
     static constexpr int tile_notes_at = stage_notes_at + STAGES * 16;
     static constexpr int barriers_at = tile_notes_at + tile_slots * 16;
     static constexpr int share_at = barriers_at + barrier_ring::bytes * (STAGES + tile_slots);
     static constexpr int turn_at = share_at + 32;
-    static constexpr int shared_bytes = turn_at + 4 * GROUPS + stage_alignment;
+    static constexpr int numbers_at = turn_at + 16;
+    static constexpr int shared_bytes = numbers_at + (ADDS ? 0 : 3 * COLS * 4) + stage_alignment;
+    static_assert(GROUPS <= 4, "turns before the numbers");
 };
 
 // What a stage is to those who multiply it.
@@ -145,6 +151,8 @@ template <class P> struct igemm_sm90_block {
     __device__ uint32_t first_tile() const { return share() + 16; }  // as a tile's note
     // Whose turn it is among the shares of a tile.
     __device__ uint32_t turn(int group) const { return base + P::turn_at + 4 * group; }
+    // Bias, scale and shift of the columns.
+    __device__ uint32_t numbers() const { return base + P::numbers_at; }
 };
 
 // ---- Tiles --------------------------------------------------------------------------------------
@@ -330,6 +338,7 @@ template <class P> struct igemm_finder {
     __device__ void tell(int n)
     {
         if (told >= n) return;
+        if (p.early) grid_dependency_wait(); // counters are those of the kernel before too
         while (state != FOUND)
             step();
         const int slot = told % P::tile_slots;
@@ -395,6 +404,13 @@ igemm_announce(const igemm_sm90_params &p, const igemm_sm90_block<P> &block, int
                                   my_record, full);
     }
     __syncwarp();
+}
+
+// The kernel before has ended, whose output the rows are; one thread then lets the next one begin.
+__device__ __forceinline__ void igemm_wait_for_rows(bool lets_next_begin)
+{
+    grid_dependency_wait();
+    if (lets_next_begin) grid_launch_dependents();
 }
 
 // One warp. 8 lanes to a row: a lane copies the 16 bytes lane % 8 of 16 rows. Few instructions a
@@ -476,11 +492,13 @@ __device__ void igemm_gather(const igemm_sm90_params &p, const igemm_sm90_block<
         const int note =
             records_a_stage == 1 ? own_note : (int)__reduce_or_sync(~0u, (unsigned)own_note);
         const int groups = note & NOTE_GROUPS, stage_k = note >> 8;
-        if (finds_tiles) finder.step();
+        const bool waits = p.early && stage.round == 0; // weights need not wait
+        if (finds_tiles && !waits) finder.step();
         barrier_wait(block.stages().empty(stage.at), stage.empty_parity());
         if (group == 0)
             igemm_announce<P, B>(p, block, stage.at, make_int4(0, 0, u.tile, u.col_tile), u.tap,
                                  note, my_record, fetches, lane);
+        if (waits) igemm_wait_for_rows(finds_tiles);
         if (groups >> group & 1) {
             const int byte = stage_k * 128 + my_byte;
             const bool inside = byte < p.row_bytes;
@@ -517,6 +535,7 @@ __device__ void igemm_gather(const igemm_sm90_params &p, const igemm_sm90_block<
         }
         barrier_arrive_copies(block.stages().full(stage.at));
     }
+    if (p.early) igemm_wait_for_rows(finds_tiles); // a block without work
     if (finds_tiles) igemm_leave(p);
     copy_async_wait_all();
 }
@@ -891,6 +910,8 @@ __device__ void igemm_multiply(const igemm_sm90_params &p, const igemm_sm90_bloc
     float sums[1][P::COLS / 2];
     float(&sum)[P::COLS / 2] = sums[0];
 
+    if (!P::ADDS && p.early)
+        grid_dependency_wait(); // parts and out are those of kernels before too
     for (;;) {
         int out_row[2] = {-1, -1};
         int flags, tile = 0, col_tile = 0;
@@ -943,7 +964,24 @@ __device__ void igemm_multiply(const igemm_sm90_params &p, const igemm_sm90_bloc
             whole = igemm_join_parts<P, P::GROUPS>(p, block, sums, tile, group, t);
         else
             whole = igemm_join<P>(p, block, sum, tile, group, t);
-        if (whole) store_sums<T, P::COLS>(p.epilogue, sum, out_row, col_tile * P::COLS, t % 4);
+        if (whole)
+            store_sums<T, P::COLS, P::residual_ahead>(
+                p.epilogue, sum, out_row, col_tile * P::COLS, t % 4,
+                !P::ADDS && p.keeps_numbers ? block.numbers() : 0);
+    }
+}
+
+// Warps 4 to 7: bias, scale and shift to shared memory.
+template <class P>
+__device__ __forceinline__ void igemm_keep_numbers(const igemm_sm90_params &p,
+                                                   const igemm_sm90_block<P> &block)
+{
+    const epilogue_params &e = p.epilogue;
+    for (int i = (int)threadIdx.x - 128; i < 3 * P::COLS; i += 128) {
+        const int col = i % P::COLS;
+        const float *const from = i < P::COLS ? e.bias : i < 2 * P::COLS ? e.scale : e.shift;
+        const float v = from != nullptr && col < e.cols ? __ldg(from + col) : 0.0f;
+        store_shared(block.numbers() + 4 * i, __float_as_uint(v));
     }
 }
 
@@ -961,10 +999,13 @@ __global__ void __launch_bounds__(P::threads, P::BLOCKS)
         block.tiles().init(P::tile_slots, 1, P::GATHER_WARPS);
         barrier_init_done();
     }
-    grid_dependency_wait();
-    grid_launch_dependents();
+    if (P::ADDS || !p.early) {
+        grid_dependency_wait();
+        grid_launch_dependents();
+    }
     if (P::SHARES && threadIdx.x / 32 == 1 && p.records != nullptr)
         igemm_begin(p, block, threadIdx.x % 32);
+    if (!P::ADDS && p.keeps_numbers && threadIdx.x / 128 == 1) igemm_keep_numbers(p, block);
     __syncthreads();
 
     run_roles<P>([&](int warp) { igemm_multiply<P, T, B>(p, block, warp / 4, threadIdx.x % 128); },

@@ -45,6 +45,10 @@ spops_status fill_sm90_params(spops_context *ctx, const spops_igemm_args *args,
     p.col_tiles = (f.cols + P::COLS - 1) / P::COLS;
     p.tickets = args->tickets;
     p.epilogue = epilogue_of(args);
+    p.early = args->reads_ahead && gathers && !P::ADDS && !f.copied;
+    p.keeps_numbers =
+        !P::ADDS && p.col_tiles == 1 &&
+        (p.epilogue.bias != nullptr || p.epilogue.scale != nullptr || p.epilogue.shift != nullptr);
 
     box_shape box = {};
     box.data = f.copied ? args->scratch : args->w.data;

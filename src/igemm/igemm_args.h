@@ -137,7 +137,8 @@ typedef struct spops_igemm_args {
     spops_matrix out; // [rows, C_out]; dtype of x, or f32
     spops_epilogue epilogue;
     bool w_transposed, mirrored;
-    bool whole_sums; // the taps of a row are one sum, however few the tiles are
+    bool whole_sums;  // the taps of a row are one sum, however few the tiles are
+    bool reads_ahead; // what is read but rows is older than the layer before (spops/layer.h)
     int32_t tile; // a row of kernels/igemm/igemm_tuning.h; 0, or one of gradients: by the arguments
     const int32_t *num_rows; // [1] rows of out that count, where tiles are not listed; NULL: all
     uint32_t *tickets;       // zero; left zero; a quarter of scratch, as a context has them

@@ -145,6 +145,7 @@ static bool by_igemm(const spops_context *ctx, const spops_linear_args *p, spops
                                .out = finish->out,
                                .epilogue = finish->epilogue,
                                .w_transposed = p->w_transposed,
+                               .reads_ahead = p->reads_ahead,
                                .num_rows = finish->num_rows,
                                .tickets = ctx->tickets};
     return ctx->backend->igemm_fits(ctx, args);
@@ -235,6 +236,7 @@ spops_status spops_linear_execute(spops_context *ctx, spops_matrix x, spops_matr
     p.w = with_stride(w);
     p.w_transposed = layer.w_transposed == 1;
     p.math = layer.math;
+    p.reads_ahead = layer.reads_ahead == 1;
     p.finish.out = with_stride(out);
     p.finish.num_rows = layer.num_rows;
     p.finish.epilogue = spops_layer_epilogue(ctx, &layer, w.dtype);

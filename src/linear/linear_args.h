@@ -12,6 +12,7 @@
 typedef struct spops_linear_args {
     spops_matrix x, w;
     bool w_transposed;
+    bool reads_ahead; // as spops_igemm_args has it
     spops_math math;
     spops_epilogue_args finish;
 } spops_linear_args;

@@ -681,7 +681,21 @@ static spops_status run_codes(const spops_model *m, const spops_model_step *s, s
                                               spops_model_matrix(m, s->out));
 }
 
-static spops_status run_conv(const spops_model *m, const spops_model_step *s)
+// Whether a layer before step i is younger than plans and weights: the steps between write features alone.
+static bool follows_layer(const spops_model *m, int32_t i)
+{
+    while (--i >= 0) {
+        const spops_model_step *s = spops_model_step_at(m, i);
+        if (s->kind == SPOPS_MODEL_CONV && !has_codes(m, s))
+            return spops_model_matrix(m, s->out).rows > 0;
+        if (s->kind != SPOPS_MODEL_CONV && s->kind != SPOPS_MODEL_ADD &&
+            s->kind != SPOPS_MODEL_ACTIVATION)
+            return false;
+    }
+    return false;
+}
+
+static spops_status run_conv(const spops_model *m, const spops_model_step *s, bool reads_ahead)
 {
     const spops_matrix w = spops_matrix_dense((char *)m->weights + s->weight_offset,
                                               s->num_taps * s->in_cols, s->out_cols, m->dtype);
@@ -691,6 +705,7 @@ static spops_status run_conv(const spops_model *m, const spops_model_step *s)
     x.cols = s->in_cols;
     if (has_codes(m, s)) return run_codes(m, s, x);
     layer.activation = s->activation;
+    layer.reads_ahead = reads_ahead;
     if (s->has_bias) layer.bias = (char *)m->weights + s->bias_offset;
     if (s->residual >= 0) {
         residual = spops_model_matrix(m, s->residual);
@@ -765,7 +780,7 @@ static spops_status run_permutation(const spops_model *m, const spops_model_step
         spops_matrix_dense(spops_model_value_at(m, s->out)->data, rows, s->in_cols, x->dtype));
 }
 
-spops_status spops_model_run_step(const spops_model *m, int32_t i)
+spops_status spops_model_run_step(const spops_model *m, int32_t i, bool in_turn)
 {
     const spops_model_step *s = spops_model_step_at(m, i);
     switch (s->kind) {
@@ -776,7 +791,7 @@ spops_status spops_model_run_step(const spops_model *m, int32_t i)
     case SPOPS_MODEL_SETS: return run_sets(m);
     case SPOPS_MODEL_PLANS:
         return m->num_plans == 0 ? SPOPS_STATUS_OK : spops_update(m->ctx, m->plans, m->num_plans);
-    case SPOPS_MODEL_CONV: return run_conv(m, s);
+    case SPOPS_MODEL_CONV: return run_conv(m, s, in_turn && follows_layer(m, i));
     case SPOPS_MODEL_ADD: return run_sum(m, s);
     case SPOPS_MODEL_ACTIVATION: return run_activation(m, s);
     case SPOPS_MODEL_DENSE: return run_dense(m, s);

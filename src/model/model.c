@@ -134,8 +134,8 @@ static spops_status read_options(spops_model *m, const spops_model_options *give
 static spops_status run_once(spops_model *m)
 {
     for (int32_t i = 0; i < m->steps.num; ++i)
-        SPOPS_TRY(
-            spops_model_at_node(m, spops_model_step_at(m, i)->node, spops_model_run_step(m, i)));
+        SPOPS_TRY(spops_model_at_node(m, spops_model_step_at(m, i)->node,
+                                      spops_model_run_step(m, i, false)));
     return m->ctx->backend->wait(m->ctx);
 }
 
@@ -143,7 +143,7 @@ static spops_status run_all(void *user)
 {
     const spops_model *m = user;
     for (int32_t i = 0; i < m->steps.num; ++i)
-        SPOPS_TRY(spops_model_run_step(m, i));
+        SPOPS_TRY(spops_model_run_step(m, i, true));
     return SPOPS_STATUS_OK;
 }
 
@@ -432,7 +432,7 @@ spops_status spops_model_execute_layer(spops_context *ctx, spops_model *model, i
 {
     SPOPS_TRY(begin(ctx, "model_execute_layer", model));
     SPOPS_TRY(check_index(ctx, "model_execute_layer", index, model->steps.num));
-    return spops_model_run_step(model, index);
+    return spops_model_run_step(model, index, false);
 }
 
 static spops_status get_set(const spops_model *m, int32_t index, spops_coords_info *info)

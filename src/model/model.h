@@ -192,7 +192,8 @@ spops_status spops_model_read_domain(spops_model *m);
 spops_status spops_model_plan(spops_model *m); // sets, maps, convolutions
 void spops_model_free_sets(spops_model *m);
 spops_status spops_model_place(spops_model *m); // weights, features, inputs, outputs
-spops_status spops_model_run_step(const spops_model *m, int32_t i);
+// in_turn: all steps before it were enqueued before, in this run.
+spops_status spops_model_run_step(const spops_model *m, int32_t i, bool in_turn);
 // What a value is for a call, with all the rows that it has room for.
 spops_matrix spops_model_matrix(const spops_model *m, int32_t value);
 

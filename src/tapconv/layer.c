@@ -29,6 +29,7 @@ spops_status spops_layer_read_any(spops_context *ctx, const char *call,
                   "%s: layer->math is %d, expected 0 or 1", call, (int)layer->math);
     SPOPS_TRY(
         spops_check_flag(ctx, call, "layer->x_scales_by_channel", layer->x_scales_by_channel));
+    SPOPS_TRY(spops_check_flag(ctx, call, "layer->reads_ahead", layer->reads_ahead));
     if (layer->groups == 0) layer->groups = 1;
     return SPOPS_STATUS_OK;
 }

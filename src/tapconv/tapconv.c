@@ -494,6 +494,7 @@ static spops_status run_pass(spops_context *ctx, const spops_tapconv *conv, cons
         args.tickets = ctx->tickets;
         args.scratch = scratch;
         if (layer != NULL) args.epilogue = spops_layer_epilogue(ctx, layer, p->dtype);
+        args.reads_ahead = layer != NULL && layer->reads_ahead == 1;
         return ctx->backend->igemm(ctx, &args);
     }
     if (p->pass == SPOPS_PASS_GRAD_W) {
