@@ -206,13 +206,17 @@ static inline bool spops_igemm_few_tiles(int64_t max_tiles, int32_t num_processo
 //     lidar of 0.1 m 4.1    49, 55;     44, 47;     30, 40
 // The last has 4.5 taps a row, the lidar before 6.3, the others 14 and more; it gains at 256 to 128 channels, 89 in tiles
 // and 81 in pairs. Whole sums: room 55, 53, lidar of 0.2 m 47, 54, gyroid 3.0 71, 79, 4.5 104, 105.
+//
+// Maps by reserve, whose taps a row are not known, are those of engines, where scale, shift and residual follow the sums: few
+// tiles go alone there. H100, f16, layers of MinkUNet 1.0 one by one, in pairs and alone, us: 75 tiles, 128 to 128 33, 19; 30, of
+// 8 taps 21, 11; 167, 128 to 128 with a residual 48, 29, without 39, 29; 329, 96 to 96 60, 35 and 50, 34.
 static inline bool spops_igemm_takes_pairs(const spops_igemm_case *at)
 {
     if (!at->sm90 || !at->has_pairs || at->cols <= 64 || at->cols > 128) return false;
     if (at->max_tiles >= 8 * (int64_t)at->num_processors) return true;
     if (at->whole || at->row_bytes <= 128) return false;
-    return spops_igemm_few_tiles(at->max_tiles, at->num_processors) || at->taps_a_row >= 8 ||
-           at->row_bytes >= 512;
+    if (spops_igemm_few_tiles(at->max_tiles, at->num_processors)) return at->taps_a_row > 0;
+    return at->taps_a_row >= 8 || at->row_bytes >= 512;
 }
 
 // Stages that the epilogue of a pair counts as, where blocks share pairs.
