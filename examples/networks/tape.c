@@ -288,7 +288,8 @@ static spops_status add(const tape *t, int value, spops_activation activation, s
     return spops_add_execute(t->d->ctx, x, y, &o, out);
 }
 
-static spops_status forward_product(const tape *t, const tape_step *s)
+/* Parameters and numbers of rows are older than the first product of a pass, plans are waited for before their layer. */
+static spops_status forward_product(tape *t, const tape_step *s)
 {
     const spops_matrix residual = tape_value_matrix(t, s->residual < 0 ? s->in : s->residual);
     const spops_matrix in = tape_value_matrix(t, s->in), out = tape_value_matrix(t, s->out);
@@ -299,6 +300,8 @@ static spops_status forward_product(const tape *t, const tape_step *s)
     layer.shift = vector(t, s->shift);
     layer.residual = s->residual < 0 ? NULL : &residual;
     layer.activation = s->activation;
+    layer.reads_ahead = t->has_product;
+    t->has_product = 1;
     if (s->kind == TAPE_CONV)
         return spops_sparseconv_execute(t->d->ctx, t->convs[s->plan], in, weight(t, s->weight),
                                         &layer, out);
@@ -361,7 +364,7 @@ static spops_status forward_attention(const tape *t, const tape_step *s)
                                    tape_value_matrix(t, s->out), s->lse);
 }
 
-static spops_status forward_step(const tape *t, const tape_step *s)
+static spops_status forward_step(tape *t, const tape_step *s)
 {
     const spops_matrix in = tape_value_matrix(t, s->in), out = tape_value_matrix(t, s->out);
     spops_activation_options o = spops_activation_options_default();
@@ -393,6 +396,7 @@ static int is_in(const tape_step *s, tape_part part)
 spops_status tape_forward(tape *t, tape_part part)
 {
     spops_status status;
+    t->has_product = 0;
     for (int i = 0; i < t->num_steps; ++i) {
         const tape_step *s = &t->steps[i];
         if (!is_in(s, part)) continue;

@@ -90,6 +90,7 @@ typedef struct tape {
     tape_step steps[TAPE_STEPS];
     int output;           /* a value */
     int64_t num_elements; /* of all parameters */
+    int has_product;      /* the forward pass that is being enqueued has one so far */
     /* What an engine sets before tape_alloc. */
     int64_t max_rows[TAPE_LEVELS];
     const int32_t *num_rows[TAPE_LEVELS]; /* [1] where the context runs */
