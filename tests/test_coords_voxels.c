@@ -447,6 +447,15 @@ ParameterizedTest(struct backend_param *p, voxels, refuse)
                 "points.rows is 0, expected max_points = 5", "rows of set");
     test_expect(d.ctx, spops_voxels_update(d.ctx, NULL, num, m, NULL), invalid, "voxels is NULL",
                 "");
+    test_expect(d.ctx, spops_voxels_update_coords(d.ctx, voxels, num, m, NULL), invalid,
+                "voxels_update_coords: points.rows is 0, expected max_points = 5", "coordinates");
+    m.rows = 5;
+    m.data = test_upload_i32(&d, (int32_t[15]){0}, 15);
+    test_expect(d.ctx, spops_voxels_update_segments(d.ctx, voxels, NULL, m, NULL), invalid,
+                "voxels_update_segments: num_points", "number of points");
+    test_expect(d.ctx, spops_voxels_update_segments(d.ctx, voxels, num, m, NULL), invalid,
+                "voxels_update_segments: voxels have no coordinates", "no coordinates");
+    test_free(&d, m.data);
     test_free(&d, num);
     spops_voxels_destroy(voxels);
     spops_voxels_destroy(NULL);
@@ -458,7 +467,20 @@ ParameterizedTest(struct backend_param *p, voxels, refuse)
 
 enum { MAX_POINTS = 800, MAX_VOXELS = 300 };
 
-static void check_refills(test_device *d, spops_voxel_points choice, test_rng *rng)
+// In one call; or in two, the second by another context.
+static spops_status refill(test_device *d, spops_context *beside, spops_voxels *voxels, void *num,
+                           spops_matrix points, void *batch)
+{
+    if (beside == NULL)
+        return spops_voxels_update(d->ctx, voxels, (int32_t *)num, points, (int32_t *)batch);
+    const spops_status status =
+        spops_voxels_update_coords(d->ctx, voxels, (int32_t *)num, points, (int32_t *)batch);
+    if (status != SPOPS_STATUS_OK) return status;
+    return spops_voxels_update_segments(beside, voxels, (int32_t *)num, points, (int32_t *)batch);
+}
+
+static void check_refills(test_device *d, spops_context *beside, spops_voxel_points choice,
+                          test_rng *rng)
 {
     static const spops_coords_box box = {{0, -3, -3, -3, 0}, {1, 3, 3, 3, 0}};
     static const int32_t counts[] = {500, 0, MAX_POINTS, 7, MAX_POINTS + 3};
@@ -473,6 +495,8 @@ static void check_refills(test_device *d, spops_voxel_points choice, test_rng *r
     o.points = choice;
     test_expect_ok(d->ctx, spops_voxels_reserve(d->ctx, 3, MAX_POINTS, MAX_VOXELS, &o, &voxels),
                    "reserve");
+    const size_t scratch = spops_segments_scratch_bytes(spops_voxels_segments(voxels));
+    if (beside != NULL) test_expect_ok(beside, spops_context_reserve(beside, scratch), "scratch");
     cr_assert(device_alloc(d->backend, 4, &num) &&
                   device_alloc(d->backend, MAX_POINTS * 16, &points) &&
                   device_alloc(d->backend, MAX_POINTS * 4, &batch),
@@ -481,8 +505,7 @@ static void check_refills(test_device *d, spops_voxel_points choice, test_rng *r
     const spops_matrix m = matrix_of((float *)points, &shape);
     if (d->launch == LAUNCH_CAPTURED) {
         cr_assert(device_capture_begin(d->stream), "%s", device_error());
-        const spops_status status =
-            spops_voxels_update(d->ctx, voxels, (int32_t *)num, m, (int32_t *)batch);
+        const spops_status status = refill(d, beside, voxels, num, m, batch);
         cr_assert(device_capture_end(d->stream, &graph), "%s", device_error());
         test_expect_ok(d->ctx, status, "captured");
     }
@@ -501,9 +524,7 @@ static void check_refills(test_device *d, spops_voxel_points choice, test_rng *r
         if (graph != NULL)
             cr_assert(device_graph_launch(graph, d->stream), "%s", device_error());
         else
-            test_expect_ok(d->ctx,
-                           spops_voxels_update(d->ctx, voxels, (int32_t *)num, m, (int32_t *)batch),
-                           what);
+            test_expect_ok(d->ctx, refill(d, beside, voxels, num, m, batch), what);
         test_wait(d);
         if (version == 0) { // outside every box, for the reference
             cloud.batch[0] = cloud.batch[2] = cloud.batch[3] = -1;
@@ -550,7 +571,24 @@ ParameterizedTest(struct launch_param *p, voxels, set)
     test_rng rng = test_rng_make(703);
     if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
     for (int choice = 0; choice < 3; ++choice)
-        check_refills(&d, (spops_voxel_points)choice, &rng);
+        check_refills(&d, NULL, (spops_voxel_points)choice, &rng);
+    test_close(&d);
+}
+
+// The same by two calls on two contexts.
+ParameterizedTestParameters(voxels, set_apart)
+{
+    return every_launch();
+}
+ParameterizedTest(struct launch_param *p, voxels, set_apart)
+{
+    test_device d;
+    test_rng rng = test_rng_make(704);
+    if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
+    spops_context *beside = test_context(&d, 1);
+    for (int choice = 0; choice < 3; ++choice)
+        check_refills(&d, beside, (spops_voxel_points)choice, &rng);
+    spops_context_destroy(beside);
     test_close(&d);
 }
 

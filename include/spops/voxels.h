@@ -104,6 +104,29 @@ SPOPS_API spops_status spops_voxels_update(spops_context *ctx, spops_voxels *vox
                                            const int32_t *num_points, spops_matrix points,
                                            const int32_t *batch);
 
+/**
+ * The first half of spops_voxels_update: the coordinates, of which levels and maps are made. Arguments, Memory, Stream, Errors
+ * and Threads as there.
+ */
+SPOPS_API spops_status spops_voxels_update_coords(spops_context *ctx, spops_voxels *voxels,
+                                                  const int32_t *num_points, spops_matrix points,
+                                                  const int32_t *batch);
+
+/**
+ * The second half, of the same num_points, points and batch: the segments, and what spops_voxels_view says of
+ * points. It may run beside levels and maps, on another ctx of the same backend and device, whose stream waits for the
+ * coordinates.
+ *
+ * Scratch   On another ctx: spops_segments_scratch_bytes of spops_voxels_segments for what runs on them there,
+ *           reserved beforehand.
+ * Errors    As spops_voxels_update; INVALID_ARGUMENT where no coordinates came before.
+ *
+ * Memory, Stream and Threads as spops_voxels_update.
+ */
+SPOPS_API spops_status spops_voxels_update_segments(spops_context *ctx, spops_voxels *voxels,
+                                                    const int32_t *num_points, spops_matrix points,
+                                                    const int32_t *batch);
+
 /** The voxels; row_item is a voxel's first point, item_row a point's voxel. Owned by `voxels`. */
 SPOPS_API const spops_coords *spops_voxels_coords(const spops_voxels *voxels);
 

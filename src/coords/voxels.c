@@ -19,6 +19,7 @@ struct spops_voxels {
     double size[SPOPS_MAX_DIMS], origin[SPOPS_MAX_DIMS];
     spops_coords *coords;
     spops_segments *segments;
+    bool has_coords; // an update has brought them
     // In backend memory; one block.
     int32_t *num_points; // [max_voxels]
     int32_t *chosen;     // [max_voxels], not with ALL
@@ -428,13 +429,11 @@ const spops_plan_ops spops_voxels_plan_ops = {.handle_bytes = sizeof(struct spop
                                               .empty = empty_voxels,
                                               .relation = spops_relation_of_part};
 
-spops_status spops_voxels_update(spops_context *ctx, spops_voxels *voxels,
-                                 const int32_t *num_points, spops_matrix points,
-                                 const int32_t *batch)
+// The points that a refill brings.
+static spops_status read_points(spops_context *ctx, const char *call, const spops_voxels *voxels,
+                                const int32_t *num_points, spops_matrix points,
+                                const int32_t *batch, spops_coords_source *source)
 {
-    static const char call[] = "voxels_update";
-    spops_coords_source source;
-
     SPOPS_BEGIN_CALL(ctx, call);
     SPOPS_TRY(spops_plan_check_refillable(ctx, call, "voxels", voxels));
     SPOPS_TRY(spops_check_indices(ctx, call, "num_points", num_points, 1));
@@ -442,11 +441,49 @@ spops_status spops_voxels_update(spops_context *ctx, spops_voxels *voxels,
                   "%s: points.rows is %" PRId64 ", expected max_points = %" PRId64, call,
                   points.rows, voxels->max_points);
     SPOPS_TRY(spops_points_source(ctx, call, voxels->coords->arrays.layout.dims, points, batch,
-                                  voxels->size, voxels->origin, &source));
-    source.num_items = num_points;
-    source.row_offsets = voxels->point_offsets;
-    source.row_items = voxels->voxel_points;
+                                  voxels->size, voxels->origin, source));
+    source->num_items = num_points;
+    source->row_offsets = voxels->point_offsets;
+    source->row_items = voxels->voxel_points;
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_voxels_update(spops_context *ctx, spops_voxels *voxels,
+                                 const int32_t *num_points, spops_matrix points,
+                                 const int32_t *batch)
+{
+    static const char call[] = "voxels_update";
+    spops_coords_source source;
+
+    SPOPS_TRY(read_points(ctx, call, voxels, num_points, points, batch, &source));
     SPOPS_TRY(spops_coords_fill(ctx, call, voxels->coords, &source));
+    voxels->has_coords = true;
+    return enqueue_segments(ctx, &source, voxels);
+}
+
+spops_status spops_voxels_update_coords(spops_context *ctx, spops_voxels *voxels,
+                                        const int32_t *num_points, spops_matrix points,
+                                        const int32_t *batch)
+{
+    static const char call[] = "voxels_update_coords";
+    spops_coords_source source;
+
+    SPOPS_TRY(read_points(ctx, call, voxels, num_points, points, batch, &source));
+    SPOPS_TRY(spops_coords_fill(ctx, call, voxels->coords, &source));
+    voxels->has_coords = true;
+    return SPOPS_STATUS_OK;
+}
+
+spops_status spops_voxels_update_segments(spops_context *ctx, spops_voxels *voxels,
+                                          const int32_t *num_points, spops_matrix points,
+                                          const int32_t *batch)
+{
+    static const char call[] = "voxels_update_segments";
+    spops_coords_source source;
+
+    SPOPS_TRY(read_points(ctx, call, voxels, num_points, points, batch, &source));
+    SPOPS_REQUIRE(ctx, voxels->has_coords,
+                  "%s: voxels have no coordinates, expected voxels_update_coords before", call);
     return enqueue_segments(ctx, &source, voxels);
 }
 

@@ -1046,6 +1046,14 @@ static void make_voxels(world *w)
         spoil_size(w, &view.struct_size);
         CALL(w, spops_voxels_get_view(w->ctx, v, &view));
         break;
+    case 3:
+        CALL(w, spops_voxels_update_coords(w->ctx, v, one_int(w, 14), points_of(w, 12, dims),
+                                           pick(w, 2) ? ints(w, 12, 2) : NULL));
+        break;
+    case 5:
+        CALL(w, spops_voxels_update_segments(w->ctx, v, one_int(w, 14), points_of(w, 12, dims),
+                                             pick(w, 2) ? ints(w, 12, 2) : NULL));
+        break;
     case 4: {
         const spops_matrix p = points_of(w, n, 1 + pick(w, 6));
         CALL(w, spops_points_get_bounds_sync(w->ctx, p, rarely(w) ? NULL : lower,
