@@ -133,6 +133,8 @@ static int create_plans(engine *e, double voxel_m)
     levels.max_rows = e->max_rows;
     levels.max_pairs = e->max_pairs;
     TRY(spops_voxels_reserve(e->d->ctx, 3, e->max_points, e->max_rows[0], &voxels, &e->voxels));
+    TRY(spops_context_reserve(e->side.ctx,
+                              spops_segments_scratch_bytes(spops_voxels_segments(e->voxels))));
     TRY(spops_pyramid_reserve(e->d->ctx, spops_voxels_coords(e->voxels), &levels, &e->pyramid));
     TRY(spops_linear_reserve(e->d->ctx, e->max_rows[0], 512, 512, 0));
     for (int l = 0; l < NUM_LEVELS; ++l) {
@@ -162,6 +164,7 @@ int engine_create(engine *e, const device *d, const network *net, spops_dtype dt
     e->d = d;
     e->net = net;
     e->dtype = dtype;
+    if (device_open_beside(&e->side, d)) return 1;
     for (int i = 0; i < num_scans; ++i)
         if (measure(e, voxel_m, &scans[i])) return 1;
     for (int i = 0; i < num_scans; ++i)
@@ -201,6 +204,7 @@ void engine_destroy(engine *e)
     device_free(e->d, e->points);
     device_free(e->d, e->features);
     device_free(e->d, e->num_points);
+    device_close(&e->side);
 }
 
 /* ---- A frame -------------------------------------------------------------------------------- */
@@ -236,11 +240,16 @@ int engine_upload(engine *e, const scan *s)
     return failed;
 }
 
-spops_status engine_enqueue_voxels(engine *e)
+static spops_matrix points_of(const engine *e)
 {
     spops_matrix points = spops_matrix_dense(e->points, e->max_points, 4, SPOPS_DTYPE_F32);
     points.cols = 3;
-    return spops_voxels_update(e->d->ctx, e->voxels, e->num_points, points, NULL);
+    return points;
+}
+
+spops_status engine_enqueue_voxels(engine *e)
+{
+    return spops_voxels_update(e->d->ctx, e->voxels, e->num_points, points_of(e), NULL);
 }
 
 spops_status engine_enqueue_pyramid(engine *e)
@@ -263,13 +272,18 @@ static spops_matrix matrix_of(const engine *e, const feature_view *v)
     return m;
 }
 
-spops_status engine_enqueue_features(engine *e)
+static spops_status enqueue_features(engine *e, spops_context *ctx)
 {
     const feature_view input = {e->net->input, 0, NUM_INPUTS};
     return spops_segreduce_execute(
-        e->d->ctx, spops_voxels_segments(e->voxels), SPOPS_REDUCE_MEAN,
+        ctx, spops_voxels_segments(e->voxels), SPOPS_REDUCE_MEAN,
         spops_matrix_dense(e->features, e->max_points, NUM_INPUTS, e->dtype), NULL,
         matrix_of(e, &input), NULL);
+}
+
+spops_status engine_enqueue_features(engine *e)
+{
+    return enqueue_features(e, e->d->ctx);
 }
 
 static const spops_sparseconv *plan_of(const engine *e, const layer *l)
@@ -295,6 +309,8 @@ spops_status engine_enqueue_layer(engine *e, int i)
     epilogue.shift = e->shift[i];
     epilogue.residual = l->residual.cols > 0 ? &residual : NULL;
     epilogue.activation = l->relu ? SPOPS_ACTIVATION_RELU : SPOPS_ACTIVATION_NONE;
+    /* Plans, weights and numbers of rows are older than the first layer. */
+    epilogue.reads_ahead = i > 0;
     if (l->relation != POINTWISE)
         return spops_sparseconv_execute(e->d->ctx, plan_of(e, l), matrix_of(e, &l->in), w,
                                         &epilogue, matrix_of(e, &l->out));
@@ -313,11 +329,15 @@ spops_status engine_enqueue_layers(engine *e)
 
 spops_status engine_enqueue_frame(engine *e)
 {
+    spops_context *side = e->side.ctx;
     spops_status status;
-    PASS(engine_enqueue_voxels(e));
+    PASS(spops_voxels_update_coords(e->d->ctx, e->voxels, e->num_points, points_of(e), NULL));
+    if (device_follow(&e->side, e->d)) return SPOPS_STATUS_CUDA;
+    PASS(spops_voxels_update_segments(side, e->voxels, e->num_points, points_of(e), NULL));
+    PASS(enqueue_features(e, side));
     PASS(engine_enqueue_pyramid(e));
     PASS(engine_enqueue_plans(e));
-    PASS(engine_enqueue_features(e));
+    if (device_follow(e->d, &e->side)) return SPOPS_STATUS_CUDA;
     return engine_enqueue_layers(e);
 }
 

@@ -13,6 +13,7 @@
 
 typedef struct engine {
     const device *d;
+    device side; /* a stream beside that of d; on the CPU d again */
     const network *net;
     spops_dtype dtype; /* of features and weights: f32 or f16 */
     int implicit_gemm; /* runs every layer */
@@ -43,7 +44,8 @@ void engine_destroy(engine *e);
 int engine_upload(engine *e, const scan *s);
 
 /* Points to voxels; the levels and maps of these; the plans of convolutions on the maps; features of
-   points to voxels; the layers. */
+   points to voxels; the layers. A frame has which points a voxel has, and the features, on the side
+   stream, beside levels, maps and plans. */
 spops_status engine_enqueue_voxels(engine *e);
 spops_status engine_enqueue_pyramid(engine *e);
 spops_status engine_enqueue_plans(engine *e);
