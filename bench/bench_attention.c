@@ -72,7 +72,8 @@ typedef struct attention_data {
     void *memory[NUM_MATRICES];
     spops_matrix matrices[NUM_MATRICES];
     float *lse;
-    spops_status status; // of the first call that failed
+    struct expected_row *expected[NUM_MATRICES]; // [NUM_SAMPLES]; NULL: not computed yet
+    spops_status status;                         // of the first call that failed
 } attention_data;
 
 static void note_status(attention_data *d, spops_status status)
@@ -172,9 +173,10 @@ static void compute_query(const attention_data *d, const int32_t *keys, int32_t 
     }
 }
 
-// What a row of a result should be, and the magnitude of what it is made of, where roundings to the
-// dtype are relative to it.
+// What a head of a row of a result should be, and the magnitude of what it is made of, where roundings to
+// the dtype are relative to it.
 typedef struct expected_row {
+    int32_t row, head; // of the result
     double value[BENCH_MAX_WIDTH], magnitude[BENCH_MAX_WIDTH];
 } expected_row;
 
@@ -222,6 +224,8 @@ static void expect_row(const attention_data *d, int64_t patch, int64_t place, in
     const int first = head / group_of(d) * group_of(d);
     double bound;
     memset(e, 0, sizeof *e);
+    e->row = (which == O || which == GRAD_Q ? queries : keys)[place];
+    e->head = which == O || which == GRAD_Q ? head : head / group_of(d);
     if (which == O || which == GRAD_Q) {
         const int32_t row = queries[place];
         compute_query(d, keys, row, head, q);
@@ -250,7 +254,27 @@ static void expect_row(const attention_data *d, int64_t patch, int64_t place, in
     if (which == GRAD_K) differentiate_norm(d, input(d, K, keys[place], head), e);
 }
 
-static bool check_rows(const attention_data *d, int which, int num_samples)
+// The rows of a result that are checked, once for all ways of computing them.
+static bool expect_rows(attention_data *d, int which, int num_samples)
+{
+    const bool of_keys = which == GRAD_K || which == GRAD_V;
+    const int64_t length = of_keys ? d->keys : d->shape.rows;
+    if (d->expected[which] != NULL) return true;
+    query q = {.weights = bench_host(d->b, d->keys, sizeof *q.weights)};
+    d->expected[which] = bench_host(d->b, NUM_SAMPLES, sizeof *d->expected[which]);
+    const bool good = q.weights != NULL && d->expected[which] != NULL;
+    for (int s = 0; s < num_samples && good; ++s) {
+        const uint64_t random = bench_random(77 + (uint64_t)which, (uint64_t)s);
+        const int64_t patch = (int64_t)(random % (uint64_t)d->shape.patches);
+        const int64_t place = (int64_t)(random >> 32) % length;
+        const int head = (int)((random >> 20) % (uint64_t)d->shape.heads);
+        expect_row(d, patch, place, head, which, &q, &d->expected[which][s]);
+    }
+    free(q.weights);
+    return good;
+}
+
+static bool check_rows(attention_data *d, int which, int num_samples)
 {
     bench *b = d->b;
     const spops_matrix *m = &d->matrices[which];
@@ -263,32 +287,22 @@ static bool check_rows(const attention_data *d, int which, int num_samples)
     const double roundings = (which == O || which == GRAD_V ? 2.5 : 4) + (d->shape.norm ? 3 : 0);
     const double unit = d->matrices[Q].dtype == SPOPS_DTYPE_F16 ? 0x1p-11 : 0x1p-8;
     const double allowed = exact ? 1e-5 : roundings * unit;
-    const bool of_keys = which == GRAD_K || which == GRAD_V;
-    const int64_t length = of_keys ? d->keys : d->shape.rows;
-    query q = {.weights = bench_host(b, d->keys, sizeof *q.weights)};
     void *got = bench_host(b, m->cols, element);
-    expected_row e;
-    bool good = q.weights != NULL && got != NULL;
+    bool good = got != NULL && expect_rows(d, which, num_samples);
     for (int s = 0; s < num_samples && good; ++s) {
-        const uint64_t random = bench_random(77 + (uint64_t)which, (uint64_t)s);
-        const int64_t patch = (int64_t)(random % (uint64_t)d->shape.patches);
-        const int64_t place = (int64_t)(random >> 32) % length;
-        const int head = (int)((random >> 20) % (uint64_t)d->shape.heads);
-        const int own = of_keys ? head / group_of(d) : head;
-        const int32_t *rows = (of_keys ? d->key_rows : d->rows) + patch * length;
-        expect_row(d, patch, place, head, which, &q, &e);
-        good = bench_download(
-            b, got, (const char *)m->data + (size_t)(rows[place] * m->row_stride) * element,
-            (size_t)m->cols * element);
+        const expected_row *e = &d->expected[which][s];
+        good = bench_download(b, got,
+                              (const char *)m->data + (size_t)(e->row * m->row_stride) * element,
+                              (size_t)m->cols * element);
         for (int c = 0; c < d->shape.dim && good; ++c) {
-            const double value = bench_get(got, m->dtype, (int64_t)own * d->shape.dim + c);
-            if (!(fabs(value - e.value[c]) <= allowed * e.magnitude[c]))
+            const double value = bench_get(got, m->dtype, (int64_t)e->head * d->shape.dim + c);
+            if (!(fabs(value - e->value[c]) <= allowed * e->magnitude[c]))
                 good = bench_fail(b, "attention: %s[%d, %d * %d + %d] is %g, expected %g +- %g",
-                                  names[which], (int)rows[place], own, (int)d->shape.dim, c, value,
-                                  e.value[c], allowed * e.magnitude[c]);
+                                  names[which], (int)e->row, (int)e->head, (int)d->shape.dim, c,
+                                  value, e->value[c], allowed * e->magnitude[c]);
         }
     }
-    free(q.weights), free(got);
+    free(got);
     return good;
 }
 
@@ -507,7 +521,7 @@ static void measure_shape(bench *b, attention_shape shape, spops_dtype dtype)
 done:
     spops_patches_destroy(d.plan);
     for (int i = 0; i < NUM_MATRICES; ++i)
-        bench_free(b, d.memory[i]);
+        bench_free(b, d.memory[i]), free(d.expected[i]);
     for (int i = 0; i < NUM_INPUTS; ++i)
         bench_block_destroy(&d.inputs[i]);
     bench_free(b, d.lse);
