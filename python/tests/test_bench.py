@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The programs of python/bench run, on inputs too small to time: they call what the package has today, and check what they compare."""
+import importlib.util
 import io
 import json
 import os
@@ -31,6 +32,22 @@ def on_the_cpu(device):
 def test_attention(device):
     on_the_cpu(device)
     assert run("attention.py", "--device", "cpu").count("differences at most") == 2
+
+
+def test_flexgemm(device, tmp_path):
+    """Its own side beside sums on weights as FlexGEMM has them; the decoder's rows are those of docs/decoder.md; without FlexGEMM it ends."""
+    on_the_cpu(device)
+    output = tmp_path / "cells.jsonl"
+    run("flexgemm.py", "--device", "cpu", "--output", output)
+    cells = [json.loads(line) for line in output.read_text().splitlines()]
+    assert [cell["rows"] for cell in cells] == [640, 4608] and cells[0]["pairs"] > 640
+    assert {"difference", "grad_x_difference", "grad_w_difference"} <= cells[0].keys()
+    assert len(run("flexgemm.py", "--list", "--groups", "clouds,decoder").splitlines()) == 15 + 9
+    if importlib.util.find_spec("flex_gemm") is None:
+        assert "not installed" in run("flexgemm.py")
+    for options, said in ((("--groups", "few,all"), "--groups has 'all'"), (("--samples", "0"), "--samples is 0")):
+        with pytest.raises(AssertionError, match=said):
+            run("flexgemm.py", "--list", *options)
 
 
 def test_cpu(device, tmp_path):
