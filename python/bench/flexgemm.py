@@ -8,7 +8,7 @@
 FlexGEMM (github.com/JeffreyXiang/FlexGEMM) is installed by who runs this; without it the program says so and ends. It takes its
 default algorithm, masked implicit GEMM with split K. Its tiles and splits are searched for every cell by device time with L2 flushed,
 among its own list for the card and tiles that won elsewhere (TILES). Splits are those that it would try, up to 4 parts of forward and of
-the gradient of x, 2 to 64 of that of the weights. Maps of both are made before; no bias. A sample of a cell runs both, by turns.
+the gradient of x, 2 to 64 of that of the weights. Maps of both are made before; no bias. Samples are in turns of --block.
 
     few      20,000 to 50,000 rows             large    surfaces of 75,832 to 1.2 million rows, 128 columns
     decoder  the convolutions of a frame of TRELLIS.2's decoder at 1,024^3, as examples/decoder.c makes its sets
@@ -282,25 +282,28 @@ class FlexGEMM:
 
 
 class Clock:
-    def __init__(self):
+    def __init__(self, block: int):
+        self.block = block
         self.flush = torch.empty(FLUSH_BYTES // 4, dtype=torch.int32, device="cuda")
 
     def __call__(self, calls, samples: int) -> list[float]:
-        """Median device time of each call, us: by turns, L2 flushed before each, queued behind a kernel that sleeps."""
+        """Median device time of each call, us: in turns of `block` samples, L2 flushed before each, queued behind a kernel that sleeps."""
         for call in calls:
             call()
-        events = [[[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in calls] for _ in range(samples)]
+        block = min(self.block, samples)
+        events = [[[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(-(-samples // block) * block)] for _ in calls]
         torch.cuda.synchronize()
-        torch.cuda._sleep(int(1e6 * (2 + 1.6 * samples * len(calls))))  # cycles: the host is ahead
-        for sample in events:
-            for call, (begin, end) in zip(calls, sample):
-                self.flush.zero_()
-                self.flush.max()  # what was written need not be written back meanwhile
-                begin.record()
-                call()
-                end.record()
+        torch.cuda._sleep(int(1e6 * (2 + 1.6 * len(events[0]) * len(calls))))  # cycles: the host is ahead
+        for first in range(0, len(events[0]), block):
+            for call, of_call in zip(calls, events):
+                for begin, end in of_call[first : first + block]:
+                    self.flush.zero_()
+                    self.flush.max()  # what was written need not be written back meanwhile
+                    begin.record()
+                    call()
+                    end.record()
         torch.cuda.synchronize()
-        return [1e3 * statistics.median(sample[i][0].elapsed_time(sample[i][1]) for sample in events) for i in range(len(calls))]
+        return [1e3 * statistics.median(begin.elapsed_time(end) for begin, end in of_call) for of_call in events]
 
 
 def difference(found, right) -> float:
@@ -381,7 +384,8 @@ def arguments():
     p.add_argument("--data", default=os.environ.get("SPOPS_TEST_DATA"), help="folder of the clouds (default: SPOPS_TEST_DATA)")
     p.add_argument("--groups", default="", help="few,large,decoder,clouds,widths (default: all)")
     p.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
-    p.add_argument("--samples", type=int, default=9)
+    p.add_argument("--samples", type=int, default=10)
+    p.add_argument("--block", type=int, default=5, help="samples of one side before those of the other; 1: each kernel comes after another's")
     p.add_argument("--seconds", type=float, default=math.inf, help="begin no cell after so many")
     p.add_argument("--compile-ahead", type=int, default=0, metavar="PROCESSES")
     p.add_argument("--compile-part", help=argparse.SUPPRESS)
@@ -392,8 +396,9 @@ def arguments():
     a.groups = a.groups.split(",") if a.groups else known
     if unknown := [g for g in a.groups if g not in known]:
         p.error(f"--groups has {unknown[0]!r}, expected some of {','.join(known)}")
-    if a.samples < 1:
-        p.error(f"--samples is {a.samples}, expected 1 or more")
+    for name in ("samples", "block"):
+        if getattr(a, name) < 1:
+            p.error(f"--{name} is {getattr(a, name)}, expected 1 or more")
     if a.list:
         a.device = "cpu"
     if a.device == "cuda" and importlib.util.find_spec("flex_gemm") is None:
@@ -415,14 +420,14 @@ def main():
     if a.device == "cuda":
         if a.compile_ahead and not a.compile_part:
             compile_ahead(a.compile_ahead, 0.4 * a.seconds)
-        clock = Clock()
+        clock = Clock(a.block)
         theirs = FlexGEMM(clock)
         if a.compile_part:
             theirs.compile_part(*map(int, a.compile_part.split("/")))
             return 0
     device = "CPU" if a.device == "cpu" else torch.cuda.get_device_name()
     commit = os.environ.get("SPOPS_COMMIT") or subprocess.run(["git", "-C", ROOT, "rev-parse", "--short", "HEAD"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True).stdout.strip()
-    facts = {"date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"), "commit": commit, "device": device, "dtype": "f16", "command": "python python/bench/flexgemm.py"}
+    facts = {"date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"), "commit": commit, "device": device, "dtype": "f16", "block": a.block, "command": "python python/bench/flexgemm.py"}
     print(f"{device}, PyTorch {torch.__version__}: us of spops, of FlexGEMM, times as fast")
     results, wrong, current = [], [], None
     for cell in cells:
