@@ -96,6 +96,7 @@ struct wgrad_params {
     spops_dtype dw_dtype;
     float *partials; // [ranges + min(ranges, num_taps)][rows][cols]
     int ranges;
+    int places;        // along the rows, at which ranges begin; 0: at their first stage
     int add_lanes;     // of wgrad_add
     float *g_sums;     // [cols], or null
     float *g_partials; // [ranges][cols]
@@ -136,10 +137,36 @@ __device__ int stages_of_taps(const wgrad_params &p, int begin, int end)
     return total;
 }
 
-// Of all stages, those of one range; the first lies in `tap`, which begins at `tap_stage`.
+// Of all stages, those of one range; the first lies in `tap`, which begins at `tap_stage`. Which of them is
+// done first, `turn`, lies in `turn_tap`; those before it are done last.
 struct wgrad_range {
     int begin, end, tap, tap_stage;
+    int turn, turn_tap, turn_tap_stage;
 };
+
+// Pairs of all taps lie in the order of rows, so a tap's ranges are places along the rows. All blocks begin at
+// places that are a p.places-th of the rows apart, whatever their range begins with: then the taps ask
+// for the same rows at about the same time, and L2 has them.
+__device__ void choose_turn(const wgrad_params &p, wgrad_range &r)
+{
+    r.turn = r.begin;
+    r.turn_tap = r.tap;
+    r.turn_tap_stage = r.tap_stage;
+    if (p.places == 0 || r.begin == r.end) return;
+    const int stages = stages_of_tap(p, r.tap);
+    if (r.end <= r.tap_stage + stages) {
+        const int64_t place = ((int64_t)(r.begin - r.tap_stage) * p.places + stages - 1) / stages;
+        const int turn = r.tap_stage + (int)(place * stages / p.places);
+        if (r.begin < turn && turn < r.end) r.turn = turn;
+        return;
+    }
+    int tap = r.tap + 1;
+    while (stages_of_tap(p, tap) == 0)
+        ++tap;
+    if (r.end > r.tap_stage + stages + stages_of_tap(p, tap)) return; // of many taps
+    r.turn = r.turn_tap_stage = r.tap_stage + stages;
+    r.turn_tap = tap;
+}
 
 __device__ wgrad_range find_range(const wgrad_params &p, int range)
 {
@@ -164,6 +191,7 @@ __device__ wgrad_range find_range(const wgrad_params &p, int range)
     __syncthreads();
     r.tap = found_tap;
     r.tap_stage = found_stage;
+    choose_turn(p, r);
     return r;
 }
 
@@ -184,46 +212,57 @@ template <class P> struct wgrad_block {
 struct wgrad_walk {
     const wgrad_params &p;
     wgrad_range r;
-    int stage, tap_stages; // of the range; of the tap
-    int pair, pairs_end;   // of the tap
+    int stage, left;                // of all; of the range
+    int tap, tap_stage, tap_stages; // of the tap
+    int pair, pairs_end;
 
     __device__ wgrad_walk(const wgrad_params &params, const wgrad_range &range)
-        : p(params), r(range), stage(range.begin)
+        : p(params), r(range), stage(range.turn), left(range.end - range.begin),
+          tap(range.turn_tap), tap_stage(range.turn_tap_stage)
     {
         if (more()) enter_tap();
     }
-    __device__ bool more() const { return stage < r.end; }
+    __device__ bool more() const { return left > 0; }
     __device__ void enter_tap()
     {
-        tap_stages = stages_of_tap(p, r.tap);
-        pairs_end = pairs_before(p, r.tap + 1);
-        pair = pairs_before(p, r.tap) + (stage - r.tap_stage) * p.stage_pairs;
+        tap_stages = stages_of_tap(p, tap);
+        pairs_end = pairs_before(p, tap + 1);
+        pair = pairs_before(p, tap) + (stage - tap_stage) * p.stage_pairs;
     }
+    // Of the range's part of a tap.
     __device__ bool last() const
     {
-        return stage + 1 == r.end || stage + 1 == r.tap_stage + tap_stages;
+        if (left == 1) return true;
+        const bool in_one = r.turn > r.begin && r.turn_tap == r.tap;
+        return !in_one && (stage + 1 == r.end || stage + 1 == tap_stage + tap_stages);
     }
     // Where the range's part of the tap goes; -1: it has all of it.
     __device__ int partial(int range) const
     {
-        const bool begins = r.tap_stage >= r.begin, ends = r.tap_stage + tap_stages <= r.end;
-        return begins && ends ? -1 : p.partial(range, r.tap, begins);
+        const bool begins = tap_stage >= r.begin, ends = tap_stage + tap_stages <= r.end;
+        return begins && ends ? -1 : p.partial(range, tap, begins);
     }
     // What a stage says; more() or not.
     __device__ int4 note(int range) const
     {
         if (!more()) return make_int4(NOTE_STOP, 0, 0, 0);
-        return make_int4(last() ? NOTE_LAST : 0, r.tap, partial(range),
+        return make_int4(last() ? NOTE_LAST : 0, tap, partial(range),
                          min(pairs_end - pair, p.stage_pairs));
     }
     __device__ void advance()
     {
         ++stage;
         pair += p.stage_pairs;
-        if (!more()) return;
-        while (stage >= r.tap_stage + tap_stages) {
-            r.tap_stage += tap_stages;
-            ++r.tap;
+        if (--left == 0) return;
+        if (stage == r.end) {
+            stage = r.begin;
+            tap = r.tap;
+            tap_stage = r.tap_stage;
+            enter_tap();
+        }
+        while (stage >= tap_stage + tap_stages) {
+            tap_stage += tap_stages;
+            ++tap;
             enter_tap();
         }
     }
@@ -823,6 +862,8 @@ spops_status launch_policy(spops_context *ctx, const spops_igemm_wgrad_args *arg
     p.dw_dtype = args->dw.dtype;
     p.partials = static_cast<float *>(args->scratch);
     p.ranges = grid.ranges;
+    if (P::SOURCE != ROWS && p.num_taps > 1)
+        p.places = p.ranges > p.num_taps ? (p.ranges + p.num_taps / 2) / p.num_taps : 1;
     p.g_partials = p.partials + partial_numbers<P>(ctx, p.num_taps, p.rows, p.cols);
     // Eight ranges a lane.
     p.add_lanes = 1;
