@@ -47,8 +47,6 @@ template <int COLS_, int GATHER_WARPS_, int STAGES_, int REGISTERS> struct igemm
     static constexpr bool moves_registers = true;
     static constexpr int multiply_registers = REGISTERS;
     static constexpr int gather_registers = roles::left_to_gather(REGISTERS);
-    // Groups, as store_sums has them: beside the sums of two tiles of 128 columns there are registers for two.
-    static constexpr int residual_ahead = COLS > 96 ? 2 : COLS / 32;
     static constexpr int stage_notes_at = STAGES * stage_bytes;
     static constexpr int tile_notes_at = stage_notes_at + STAGES * 16;
     static constexpr int barriers_at = tile_notes_at + tile_slots * note_bytes;
@@ -138,7 +136,6 @@ template <class P> struct igemm_pair_finder {
     __device__ void tell(int n)
     {
         if (told >= n) return;
-        if (p.early) grid_dependency_wait(); // counters are those of the kernel before too
         while (state != FOUND)
             step();
         igemm_tell_pair(p, block, n, part);
@@ -275,15 +272,14 @@ __device__ void igemm_gather_pairs(const igemm_pairs_params &p, const igemm_pair
     };
 
     const auto copy = [&](const igemm_pair_unit &u) {
+        if (finds_pairs) finder.step();
         pass(u.chunk);
-        if (finds_pairs && !(p.early && stage.round == 0)) finder.step();
         const int begin = u.chunk * p.chunk_stages, end = min(begin + p.chunk_stages, p.row_stages);
         for (int k = begin; k < end; ++k) {
             const uint32_t full = block.stages().full(stage.at);
             barrier_wait(block.stages().empty(stage.at), stage.empty_parity());
             if (group == 0 && lane == 0) igemm_announce_pair<P, B>(p, block, stage.at, u, k);
             __syncwarp();
-            if (p.early && stage.round == 0) igemm_wait_for_rows(finds_pairs); // not for weights
             if (u.note >> group & 1) {
                 const int byte = k * 128 + lane % 8 * 16;
                 const bool inside = byte < p.row_bytes;
@@ -321,7 +317,6 @@ __device__ void igemm_gather_pairs(const igemm_pairs_params &p, const igemm_pair
         }
         barrier_arrive_copies(block.stages().full(stage.at));
     }
-    if (p.early) igemm_wait_for_rows(finds_pairs); // a block without work
     if (finds_pairs) igemm_leave(p);
     copy_async_wait_all();
 }
@@ -342,7 +337,6 @@ __device__ void igemm_multiply_pairs(const igemm_pairs_params &p, const igemm_pa
     ring_position<P::STAGES> stage;
     float sum[2][P::COLS / 2];
 
-    if (p.early) grid_dependency_wait(); // parts and out are those of kernels before too
     for (;;) {
         int out_row[2][2] = {{-1, -1}, {-1, -1}};
         int flags, pair = 0;
@@ -406,8 +400,8 @@ __device__ void igemm_multiply_pairs(const igemm_pairs_params &p, const igemm_pa
         if (!igemm_join_parts<P, 2>(p, block, sum, pair, own, t)) continue;
 #pragma unroll 1
         for (int h = 0; h < 2; ++h) { // one code for both
-            store_sums<T, P::COLS, P::residual_ahead, true>(
-                p.epilogue, sum[0], out_row[0], 0, t % 4, p.keeps_numbers ? block.numbers() : 0);
+            store_sums<T, P::COLS, 0, true>(p.epilogue, sum[0], out_row[0], 0, t % 4,
+                                            p.keeps_numbers ? block.numbers() : 0);
             out_row[0][0] = out_row[1][0];
             out_row[0][1] = out_row[1][1];
 #pragma unroll
@@ -430,10 +424,8 @@ __global__ void __launch_bounds__(P::threads, 1)
         block.tiles().init(P::tile_slots, 2, P::GATHER_WARPS);
         barrier_init_done();
     }
-    if (!p.early) {
-        grid_dependency_wait();
-        grid_launch_dependents();
-    }
+    grid_dependency_wait(); // pairs are of many tiles: reading ahead would cost their loop registers
+    grid_launch_dependents();
     if (p.keeps_numbers && threadIdx.x / 128 == 1)
         igemm_keep_numbers(p, static_cast<const igemm_sm90_block<P> &>(block));
     if (threadIdx.x / 32 == 1) {

@@ -50,7 +50,7 @@ enum { SPOPS_IGEMM_ANY, SPOPS_IGEMM_FEW, SPOPS_IGEMM_EARLY };
 // X(number, columns, gather warps, stages, registers of a thread that multiplies: its sums, and what the epilogue takes
 //   beside them)
 #define SPOPS_IGEMM_SM90_PAIRS(X)                                                                  \
-    X(19, 96, 8, 5, 184)                                                                           \
+    X(19, 96, 8, 5, 168)                                                                           \
     X(20, 128, 8, 4, 192)
 
 // Products on every device of sm_80 or later (igemm_sm80.cuh), of either kind of schedule.
