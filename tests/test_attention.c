@@ -43,7 +43,8 @@ typedef enum row_kind {
     ROWS_STEEP,    // logits of about +-1e4
     ROWS_ZEROS,    // many rows of zeros, all of some patches
     ROWS_INFINITE, // logits of both infinities, infinite values
-    ROWS_EQUAL     // every row the same, at one place
+    ROWS_EQUAL,    // every row the same, at one place
+    ROWS_LATE      // logits of -infinity, and then of about 7 and 10 times log(2)
 } row_kind;
 
 typedef enum norm_kind {
@@ -75,6 +76,10 @@ typedef struct attention_shape {
 #define TALL_SIZES                                                                                 \
     {                                                                                              \
         129, 1, 0, 200, -1                                                                         \
+    }
+#define ORDER_SIZES                                                                                \
+    {                                                                                              \
+        330, 64, 40, -1                                                                            \
     }
 #define SOME_SIZES                                                                                 \
     {                                                                                              \
@@ -833,6 +838,11 @@ static double draw(const attention_case *c, test_rng *rng, int part, int64_t row
         if (part == 2 || in_head > 0) return uniform(rng, -1, 1);
         return test_rng_below(rng, 2) ? 100.0 : -99.0;
     case ROWS_ZEROS: return row % 3 != 0 ? 0.0 : uniform(rng, -2, 2);
+    case ROWS_LATE:
+        if (part == 2 || in_head > 0) return uniform(rng, -1, 1);
+        return part == 0   ? 1.0
+               : row < 130 ? -INFINITY
+                           : (row < 200 ? 7.0 : 10.0) * sqrt((double)c->shape->dim) / 1.4427;
     case ROWS_EQUAL: return 0.25 * (double)(in_head % 5) - 0.5;
     case ROWS_INFINITE:
         if (part == 2 && row % 9 == 4 && in_head == 3) return row % 2 ? INFINITY : -INFINITY;
@@ -1117,6 +1127,14 @@ ParameterizedTest(struct case_param *p, attention, small, .timeout = 600)
 // More tiles times heads than a device has blocks, so that a block goes from one to the next: of queries
 // without keys, of other patches, of lines with fewer heads.
 static const attention_shape many_shapes[] = {
+    {"3 x 16, late", ORDER_SIZES, 3, 16, LISTS_SCAN, PACKED, ROTARY_NONE, 0, -1, ROWS_LATE,
+     PLAIN_HEADS},
+    {"1 x 64, late", ORDER_SIZES, 1, 64, LISTS_SCAN, PACKED, ROTARY_NONE, 0, -1, ROWS_LATE,
+     PLAIN_HEADS},
+    {"2 x 128, late", ORDER_SIZES, 2, 128, LISTS_SCAN, SEPARATE, ROTARY_NONE, 0, -1, ROWS_LATE,
+     PLAIN_HEADS},
+    {"70 of 35 x 128, in order", ORDER_SIZES, 70, 128, LISTS_SCAN, PACKED, ROTARY_NONE, 0, -1,
+     ROWS_RANDOM, 35, 0, NORM_NONE},
     {"224 x 16", TALL_SIZES, 224, 16, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM,
      PLAIN_HEADS},
     {"227 x 16", TALL_SIZES, 227, 16, LISTS_CROSS, SEPARATE, ROTARY_NONE, 0, -1, ROWS_RANDOM,
@@ -1166,23 +1184,27 @@ ParameterizedTest(struct case_param *p, attention, many_tiles_of_a_block, .timeo
 
 // ---- Every tile that is compiled, whatever the table says of the heads ---------------------------
 
-static const attention_shape tile_shapes[] = {{"tile, 16", TALL_SIZES, 5, 16, LISTS_SAME, PACKED,
-                                               ROTARY_NONE, 0, -1, ROWS_RANDOM, PLAIN_HEADS},
-                                              {"tile, 32", TALL_SIZES, 3, 32, LISTS_TAIL, PACKED,
-                                               ROTARY_NONE, 0, -1, ROWS_RANDOM, PLAIN_HEADS},
-                                              {"tile, 48", TALL_SIZES, 1, 48, LISTS_SAME, PACKED,
-                                               ROTARY_F32, 0, -1, ROWS_RANDOM, PLAIN_HEADS},
-                                              {"tile, 64", TALL_SIZES, 1, 64, LISTS_TAIL, PACKED,
-                                               ROTARY_NONE, 0, -1, ROWS_RANDOM, PLAIN_HEADS},
-                                              {"tile, 3 x 64", TALL_SIZES, 3, 64, LISTS_SAME,
-                                               PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM,
-                                               PLAIN_HEADS},
-                                              {"tile, 96", TALL_SIZES, 1, 96, LISTS_SAME, PACKED,
-                                               ROTARY_NONE, 0, -1, ROWS_RANDOM, PLAIN_HEADS},
-                                              {"tile, 128", TALL_SIZES, 1, 128, LISTS_SAME, PACKED,
-                                               ROTARY_NONE, 0, -1, ROWS_RANDOM, PLAIN_HEADS},
-                                              {"tile, 256", TALL_SIZES, 1, 256, LISTS_SAME, PACKED,
-                                               ROTARY_NONE, 0, -1, ROWS_RANDOM, PLAIN_HEADS}};
+static const attention_shape tile_shapes[] = {
+    {"tile, 16", TALL_SIZES, 5, 16, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"tile, 32", TALL_SIZES, 3, 32, LISTS_TAIL, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"tile, 48", TALL_SIZES, 1, 48, LISTS_SAME, PACKED, ROTARY_F32, 0, -1, ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"tile, 64", TALL_SIZES, 1, 64, LISTS_TAIL, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"tile, 3 x 64", TALL_SIZES, 3, 64, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"tile, 96", TALL_SIZES, 1, 96, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"tile, 128", TALL_SIZES, 1, 128, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM,
+     PLAIN_HEADS},
+    {"tile, 2 x 96 in order", ORDER_SIZES, 2, 96, LISTS_SCAN, SEPARATE, ROTARY_NONE, 0, -1,
+     ROWS_RANDOM, PLAIN_HEADS},
+    {"tile, 2 x 128 in order", ORDER_SIZES, 2, 128, LISTS_SCAN, INTERLEAVED, ROTARY_NONE, 0, -1,
+     ROWS_RANDOM, PLAIN_HEADS},
+    {"tile, 256", TALL_SIZES, 1, 256, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM,
+     PLAIN_HEADS}};
 
 // Whether heads of the shape run on the tile. If so it is prepared, and read back.
 static bool takes_tile(test_device *d, const attention_shape *shape, bool backward,

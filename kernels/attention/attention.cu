@@ -84,6 +84,7 @@ template <class T> spops_status attend(spops_context *ctx, const spops_attention
     p.heads = args->heads;
     p.dim = args->dim;
     p.group = args->heads / args->kv_heads;
+    p.key_rows = patches->num_key_rows;
     p.scale = args->scale * log2_of_e;
     p.pairs = p.dim % 2 == 0 && is_aligned(p.o, 2 * (int)sizeof(T));
     p.bias = args->bias;

@@ -40,6 +40,7 @@ struct attention_params {
     bool pairs;  // 2 numbers of o at a time
     bool wide_o; // the same of o as of q, k and v
     spops_attention_bias_args bias;
+    int64_t key_rows; // of k and v
 };
 
 constexpr float log2_of_e = 1.4426950408889634f, log_of_2 = 0.6931471805599453f;
@@ -75,11 +76,11 @@ __device__ __forceinline__ float softmax_base(float top, float scale)
     return top == -INFINITY ? 0.0f : __fmul_rn(top, scale);
 }
 
-// Logits s become weights. True, for the whole warp, where sums so far are to be multiplied by the
-// factors of their rows.
+// `top` is renewed where a logit exceeds it by much. True, for the whole warp, where sums so far are to be
+// multiplied by the factors of their rows.
 template <int KEYS>
-__device__ __forceinline__ bool softmax_step(float (&s)[KEYS / 2], softmax_state &state,
-                                             float scale, float (&factor)[2])
+__device__ __forceinline__ bool softmax_renew(const float (&s)[KEYS / 2], softmax_state &state,
+                                              float scale, float (&factor)[2])
 {
     float top[2] = {state.top[0], state.top[1]};
 #pragma unroll
@@ -102,6 +103,15 @@ __device__ __forceinline__ bool softmax_step(float (&s)[KEYS / 2], softmax_state
             state.sum[h] *= factor[h];
         }
     }
+    return renew;
+}
+
+// Logits s become weights. True as softmax_renew.
+template <int KEYS>
+__device__ __forceinline__ bool softmax_step(float (&s)[KEYS / 2], softmax_state &state,
+                                             float scale, float (&factor)[2])
+{
+    const bool renew = softmax_renew<KEYS>(s, state, scale, factor);
     float sum[2] = {0.0f, 0.0f};
     const float base[2] = {-softmax_base(state.top[0], scale), -softmax_base(state.top[1], scale)};
 #pragma unroll

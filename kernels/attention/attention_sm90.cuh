@@ -2,20 +2,19 @@
 // Attention within patches for sm_90a: o = softmax(scale q k^T) v of rows that are gathered from
 // wherever they lie. f16 or bf16, products in wgmma, sums and softmax in f32.
 //
-// One block, persistent: an item is a tile of queries of a patch and the heads of a line. A line is
-// 128 bytes of a row: 4 heads of 16, 2 of 32, one of 48 or 64; a head of 96 or 128 is two, of 256 four.
-// Of 16 columns, each of two warpgroups takes two of the four heads; items of the last round, where they
-// are few, have half of them. Where patches have 128 queries or less, items have two heads of 64, one a
-// warpgroup.
+// One block, persistent: an item is a tile of queries of a patch and the heads of a line. A line is 128
+// bytes of a row: 2 heads of 16 (half of it) or 32, one of 48 or 64; a head of 96 or 128 is two, of 256
+// four. Where patches have 128 queries or less, items have two heads of 64, a line each.
 //
 //     warps           role
 //     4 * GROUPS      attend (attention_sm90_attend.cuh)
 //     4               gather: rows of q once an item, then k and v in stages of KEYS rows, by
-//                     copies of 16 bytes (cp.async) into swizzled lines
+//                     copies of 16 bytes (cp.async) into swizzled lines. Of long lines, rows of k and v
+//                     that follow each other in memory are copied as a box
 //
 // A head's size must be a multiple of 16 bytes; heads narrower than 48 columns must be contiguous, and
-// as many of k and v as of q. The
-// scale must be positive, and there is no bias. Rows with rotary positions come rotated already.
+// as many of k and v as of q. The scale must be positive, and there is no bias. Rows with rotary positions
+// come rotated already.
 #ifndef SPOPS_KERNELS_ATTENTION_ATTENTION_SM90_CUH
 #define SPOPS_KERNELS_ATTENTION_ATTENTION_SM90_CUH
 
@@ -25,31 +24,41 @@
 namespace spops
 {
 
-// GROUPS warpgroups that attend, of HALVES times 64 queries each.
+// What kernels know besides that copy rows of k and v that follow each other as boxes, of as many rows as a
+// warp copies.
+struct attention_boxes_params : attention_params {
+    CUtensorMap k_boxes, v_boxes;
+    bool boxes; // whether there are such
+};
+
+// GROUPS warpgroups that attend. Four have a head and 64 queries each; of more than 64 columns two have 64
+// queries each; fewer, of up to 64 columns, have two halves of 64 queries each.
 // PAIR: an item has two heads, a line each.
 template <int DIM_, int GROUPS_, int KEYS_, int STAGES_, bool PAIR_ = false>
 struct attention_sm90_policy {
     static constexpr int DIM = DIM_, GROUPS = GROUPS_, KEYS = KEYS_, STAGES = STAGES_;
-    static constexpr bool PAIR = PAIR_;
-    static constexpr int HALVES = DIM <= 64 ? 2 : 1;
-    static constexpr int LINE_HEADS = DIM == 16 ? 4 : DIM == 32 || PAIR ? 2 : 1; // of an item
-    // Warpgroups have other heads of the same queries, and not other queries.
-    static constexpr bool SPLIT = DIM == 16 || PAIR;
-    static constexpr int HEADS = SPLIT ? LINE_HEADS / GROUPS : LINE_HEADS; // of a warpgroup
-    static constexpr int CHUNKS = PAIR ? 2 : (DIM + 63) / 64;              // lines a row
-    static constexpr bool Q_SHARED = DIM > 64; // queries are left operands from shared memory
-    static constexpr int Q_BUFFERS = Q_SHARED && DIM <= 128 ? 2 : 1;
-    // Steps of a part follow those of the part before, unless parts come in turn. Of 64 columns and two
-    // warpgroups the steps of a part were 8 % slower where they may go on with the next one (H200, 30
-    // patches of 4,096 rows, 8 heads: 2.25 ms, 2.06), of 32 columns 3 % (H100, 120 patches of 1,024).
-    static constexpr bool IN_TURN = (DIM == 64 || DIM == 32) && GROUPS == 2 && !PAIR;
-    static constexpr bool JOINS = DIM <= 128 && !IN_TURN;
+    static constexpr bool PAIR = PAIR_, FOUR = GROUPS == 4;
+    static constexpr int HALVES = DIM <= 64 && !FOUR ? 2 : 1;
+    // Heads of an item. Where they are two, warpgroups have one of them each.
+    static constexpr int HEADS = DIM <= 32 || PAIR ? 2 : 1;
+    static_assert(HEADS == 1 || FOUR || (PAIR && GROUPS == 2), "a head a warpgroup");
+    static constexpr int CHUNKS = PAIR ? 2 : (DIM + 63) / 64; // lines a row
+    static constexpr int PIECES =
+        DIM * HEADS <= 32 ? 4 : 8; // of 16 bytes, that are copied of a line
+    // Queries are left operands from shared memory, where registers do not hold them.
+    static constexpr bool Q_SHARED = DIM > 128 || (FOUR && DIM > 32);
+    static constexpr int Q_BUFFERS = Q_SHARED && FOUR ? 2 : 1;
+    // Steps of a part follow those of the part before, unless parts come in turn.
+    static constexpr bool IN_TURN = DIM > 64;
     // A step begins scores of the next stage and values of its own. Where stages are few, k of the next
     // one is copied before v of this one.
     static constexpr bool KEYS_AHEAD = DIM > 64;
+    // Rows of k and v that follow each other are copied as boxes.
+    static constexpr bool BOXES = DIM > 64;
+    typedef std::conditional_t<BOXES, attention_boxes_params, attention_params> params;
     static constexpr int STEPS = DIM / 16; // of 16 columns
     static_assert(DIM % 16 == 0 && DIM <= 256, "whole steps");
-    static constexpr int own = 64 * HALVES, queries = SPLIT ? own : own * GROUPS;
+    static constexpr int own = 64 * HALVES, queries = own * GROUPS / HEADS;
     static constexpr int TILES = queries / 128;
     static_assert(queries == 128 || queries == 256, "one tile of the plan, or two");
     static constexpr int gather_warps = 4;
@@ -61,7 +70,7 @@ struct attention_sm90_policy {
     static constexpr int blocks = GROUPS == 1 ? 2 : 1; // of a multiprocessor
     // Registers at launch, of those that gather and of those that attend.
     static constexpr int registers = 65536 / blocks / threads / 8 * 8;
-    static constexpr int gather_registers = GROUPS == 1 ? 32 : 40;
+    static constexpr int gather_registers = GROUPS == 2 ? 40 : 32;
     static constexpr int attend_registers =
         (registers * threads - gather_registers * 128) / (128 * GROUPS) / 8 * 8;
     static_assert(attend_registers <= 240, "a warpgroup's limit");
@@ -86,42 +95,25 @@ template <class P> struct attention_sm90_block {
 // tiles, of two that follow each other in the list, which are one part where they are of one patch.
 struct attention_part {
     int4 tile; // {patch, first query entry, queries, keys}
-    int head;  // the first of its line
-    int pair;  // of the line, where the item has two heads of it; -1: it has all
+    int head;  // the first of the item
 };
 
-// Which items there are. Of a line of four heads whole ones come first, as many as fill all blocks some
-// times, then halves where they end sooner.
+// Which items there are.
 template <class P> struct attention_items {
-    int lines, pairs; // of a tile
-    int whole, count;
+    int lines, count; // of a tile; of all
 
     __device__ explicit attention_items(const attention_params &p)
     {
-        const int tiles = (*p.num_tiles + P::TILES - 1) / P::TILES, blocks = gridDim.x;
-        lines = (p.heads + P::LINE_HEADS - 1) / P::LINE_HEADS;
-        pairs = (p.heads + 1) / 2;
-        whole = count = tiles * lines;
-        if (P::LINE_HEADS != 4) return;
-        const int last = whole % blocks;
-        if (p.heads % P::LINE_HEADS != 0)
-            whole = 0;
-        else if (2 * last <= blocks)
-            whole -= last;
-        else
-            return;
-        count = tiles * pairs - whole;
+        lines = (p.heads + P::HEADS - 1) / P::HEADS;
+        count = (*p.num_tiles + P::TILES - 1) / P::TILES * lines;
     }
 
-    // The tile, of TILES, of an item.
-    __device__ int tile_of(int item, int &head, int &pair) const
+    // The first of TILES tiles of an item, and its first head.
+    __device__ int tile_of(int item, int &head) const
     {
-        const bool is_half = P::LINE_HEADS == 4 && item >= whole;
-        const int at = is_half ? item + whole : item, of_tile = is_half ? pairs : lines;
-        const int tile = at / of_tile, place = at - tile * of_tile;
-        head = (is_half ? place / 2 : place) * P::LINE_HEADS;
-        pair = is_half ? place % 2 : -1;
-        return tile;
+        const int tile = item / lines;
+        head = (item - tile * lines) * P::HEADS;
+        return tile * P::TILES;
     }
 };
 
@@ -131,7 +123,7 @@ template <class P> struct attention_walk {
     const attention_params &p;
     const attention_items<P> items;
     const int lane;
-    int at, head, pair, next_head, next_pair;
+    int at, head, next_head;
     int words, next_words;
     bool has_other;
 
@@ -145,7 +137,7 @@ template <class P> struct attention_walk {
     {
         next_words = 0;
         if (at >= items.count) return;
-        const int tile = items.tile_of(at, next_head, next_pair) * P::TILES, number = lane % 8 / 4;
+        const int tile = items.tile_of(at, next_head), number = lane % 8 / 4;
         if (number < P::TILES && tile + number < *p.num_tiles)
             next_words = __ldg(reinterpret_cast<const int *>(p.tiles + tile) + lane % 8);
     }
@@ -162,15 +154,14 @@ template <class P> struct attention_walk {
     {
         if (P::TILES == 2 && has_other) {
             has_other = false;
-            part = {tile(1), head, pair};
+            part = {tile(1), head};
             return true;
         }
         words = next_words;
         head = next_head;
-        pair = next_pair;
         at += gridDim.x;
         load();
-        part = {tile(0), head, pair};
+        part = {tile(0), head};
         if (P::TILES == 2) {
             const int4 other = tile(1);
             has_other = other.z > 0 && other.x != part.tile.x;
@@ -180,52 +171,24 @@ template <class P> struct attention_walk {
     }
 };
 
-// Parts in turn: f(part) for each. The tiles of an item and of the next one lie in all lanes alike, so the
+// Parts in turn: f(part) for each. The tile of an item and of the next one lie in all lanes alike, so the
 // compiler knows that a warp stays together, and keeps what follows from a stage in uniform registers.
-template <class P> struct attention_item {
-    static_assert(P::TILES == 2, "two tiles an item");
-    int4 tiles[2]; // without queries: none
-};
-
-template <class P>
-__device__ __forceinline__ attention_item<P> attention_load_item(const attention_params &p,
-                                                                 int item, int items, int lines)
-{
-    const int4 none = make_int4(0, 0, 0, 0);
-    attention_item<P> found = {none, none};
-    if (item >= items) return found;
-    const int at = item / lines * P::TILES;
-    found.tiles[0] = __ldg(p.tiles + at);
-    if (at + 1 < *p.num_tiles) found.tiles[1] = __ldg(p.tiles + at + 1);
-    return found;
-}
-
-template <class P>
-__device__ __forceinline__ bool attention_take_part(attention_item<P> &item, int4 &tile)
-{
-    tile = item.tiles[0];
-    if (tile.z == 0) return false;
-    int4 &other = item.tiles[1];
-    if (other.z > 0 && other.x == tile.x) {
-        tile.z += other.z;
-        other.z = 0;
-    }
-    item.tiles[0] = other;
-    other.z = 0;
-    return true;
-}
-
 template <class P, class F>
 __device__ __forceinline__ void attention_for_parts(const attention_params &p, const F &f)
 {
-    const int lines = (p.heads + P::LINE_HEADS - 1) / P::LINE_HEADS; // of a tile
-    const int items = (*p.num_tiles + P::TILES - 1) / P::TILES * lines;
-    attention_item<P> next = attention_load_item<P>(p, blockIdx.x, items, lines);
-    for (int i = blockIdx.x; i < items; i += gridDim.x) {
-        attention_item<P> item = next;
-        next = attention_load_item<P>(p, i + gridDim.x, items, lines);
-        for (int4 tile; attention_take_part(item, tile);)
-            f(attention_part{tile, i % lines * P::LINE_HEADS, -1});
+    static_assert(P::TILES == 1, "a part an item");
+    const attention_items<P> items(p);
+    int head, next_head = 0;
+    const auto load = [&](int item) {
+        return item < items.count ? __ldg(p.tiles + items.tile_of(item, next_head))
+                                  : make_int4(0, 0, 0, 0);
+    };
+    int4 next = load(blockIdx.x);
+    for (int i = blockIdx.x; i < items.count; i += gridDim.x) {
+        const int4 tile = next;
+        head = next_head;
+        next = load(i + gridDim.x);
+        f(attention_part{tile, head});
     }
 }
 
@@ -233,31 +196,54 @@ __device__ __forceinline__ void attention_for_parts(const attention_params &p, c
 
 // One warp copies COUNT rows, whose numbers lanes hold (row i: lane i % 32 of rows[i / 32]) and of
 // which `num` are there, to lines from `first` on of a matrix of `lines`; other lines become zeros.
-// 8 lanes to a row.
-template <int COUNT, int CHUNKS>
+// PIECES lanes to a row.
+template <int COUNT, int CHUNKS, int PIECES = 8>
 __device__ __forceinline__ void gather_rows(uint32_t to, int first, int lines,
                                             const unsigned char *from, uint32_t stride, int bytes,
                                             const int (&rows)[(COUNT + 31) / 32], int num, int lane)
 {
     static_assert(COUNT % 8 == 0, "swizzled by 8 lines");
-    const int piece = lane % 8, line = lane / 8;
+    constexpr int step = 32 / PIECES; // rows at a time
+    const int piece = lane % PIECES, line = lane / PIECES;
     const uint32_t place = to + (first + line) * 128 + ((piece ^ line) << 4);
     const unsigned char *const at = from + piece * 16;
 #pragma unroll
     for (int block = 0; block < (COUNT + 31) / 32; ++block) {
-        constexpr int most = 8;
-        const int steps = COUNT / 4 - most * block < most ? COUNT / 4 - most * block : most;
+        constexpr int most = 32 / step;
+        const int steps = COUNT / step - most * block < most ? COUNT / step - most * block : most;
 #pragma unroll(CHUNKS == 1 ? 4 : 2)
         for (int i = 0; i < steps; ++i) {
-            const uint32_t row = (uint32_t)__shfl_sync(~0u, rows[block], 4 * i + line);
+            const uint32_t row = (uint32_t)__shfl_sync(~0u, rows[block], step * i + line);
             const unsigned char *const source = at + (uint64_t)row * stride;
-            const bool there = 32 * block + 4 * i + line < num;
+            const bool there = 32 * block + step * i + line < num;
 #pragma unroll
             for (int c = 0; c < CHUNKS; ++c)
-                copy_async_if((place ^ i % 2 * 64) + (32 * block + 4 * i + c * lines) * 128,
+                copy_async_if((place ^ step * i % 8 * 16) +
+                                  (32 * block + step * i + c * lines) * 128,
                               source + c * 128, there && c * 128 + piece * 16 < bytes);
         }
     }
+}
+
+// Whether rows that lanes name follow each other in memory.
+template <int COUNT>
+__device__ __forceinline__ bool follow_each_other(const int (&rows)[(COUNT + 31) / 32], int lane)
+{
+    static_assert(COUNT <= 32, "rows of a warp");
+    return __all_sync(~0u, rows[0] == __shfl_sync(~0u, rows[0], 0) + lane % COUNT);
+}
+
+// One lane begins to copy COUNT rows from `row` on, in boxes of 64 columns from `column` on, to lines from
+// `first` on of a matrix of `lines`. The barrier's phase waits for them.
+template <int COUNT, int CHUNKS>
+__device__ __forceinline__ void copy_boxes(uint32_t to, int first, int lines,
+                                           const CUtensorMap *boxes, int column, int row,
+                                           uint32_t barrier)
+{
+    barrier_expect(barrier, COUNT * 128 * CHUNKS);
+#pragma unroll
+    for (int c = 0; c < CHUNKS; ++c)
+        copy_box(to + (first + c * lines) * 128, boxes, column + c * 64, row, 0, barrier);
 }
 
 // COUNT rows from `first` on of a list of `num`: lane i has rows i, i + 32, ...; any where there are
@@ -299,8 +285,66 @@ template <class P> struct attention_rows_of_part {
     }
 };
 
+// A part's rows. The queries' barrier was passed. BOXES: rows of k and v may follow each other; looking
+// whether they do, stage by stage, costs 5 % where they do not (H100, 2 heads of 128).
+template <class P, bool BOXES> struct attention_gather_part {
+    typedef attention_rows_of_part<P> rows_of_part;
+    static constexpr int k_share = rows_of_part::k_share;
+    typedef int names[(k_share + 31) / 32];
+    const typename P::params &p;
+    const attention_sm90_block<P> &block;
+    const int warp, lane, kv_head, bytes;
+
+    // A slot, of k (0) or of v (1), whose rows are those that lanes name.
+    __device__ __forceinline__ void copy(const ring_position<P::STAGES> &to, int which,
+                                         const attention_rows &from, const names &rows,
+                                         int left) const
+    {
+        const int slot = 2 * to.at + which;
+        barrier_wait(block.empty(slot), to.empty_parity());
+        bool copied = false;
+        if constexpr (BOXES) {
+            copied = left >= k_share && follow_each_other<k_share>(rows, lane);
+            if (copied && lane == 0)
+                copy_boxes<k_share, P::CHUNKS>(
+                    block.slot(slot), warp * k_share, P::KEYS, which == 0 ? &p.k_boxes : &p.v_boxes,
+                    kv_head * (int)(from.head / 2), rows[0], block.full(slot));
+        }
+        if (!copied)
+            gather_rows<k_share, P::CHUNKS, P::PIECES>(block.slot(slot), warp * k_share, P::KEYS,
+                                                       from.of_head(kv_head), (uint32_t)from.row,
+                                                       bytes, rows, left, lane);
+        barrier_arrive_copies(block.full(slot)); // also for the queries
+    }
+
+    // True: there is a next part. What it needs is loaded beside the copies of this one.
+    __device__ __forceinline__ bool run(ring_position<P::STAGES> &stage, rows_of_part &now,
+                                        attention_walk<P> &walk, rows_of_part &next) const
+    {
+        const int keys = now.part.tile.w;
+        bool more = false;
+        for (int key = 0; key < keys; key += P::KEYS) {
+            const int left = keys - key - warp * k_share;
+            names rows;
+#pragma unroll
+            for (int i = 0; i < (k_share + 31) / 32; ++i)
+                rows[i] = now.k[i];
+            name_rows<k_share>(now.k, now.k_list, key + P::KEYS + warp * k_share, keys, lane);
+            ring_position<P::STAGES> after = stage;
+            after.advance();
+            if (!P::KEYS_AHEAD || key == 0) copy(stage, 0, p.k, rows, left);
+            if (key == 0) more = next.take(walk);
+            if (P::KEYS_AHEAD && key + P::KEYS < keys) copy(after, 0, p.k, now.k, left - P::KEYS);
+            copy(stage, 1, p.v, rows, left);
+            if (key == 0 && more) next.name(p, warp, lane);
+            stage = after;
+        }
+        return more;
+    }
+};
+
 template <class P>
-__device__ void attention_gather(const attention_params &p, const attention_sm90_block<P> &block,
+__device__ void attention_gather(const typename P::params &p, const attention_sm90_block<P> &block,
                                  int warp, int lane)
 {
     typedef attention_rows_of_part<P> rows_of_part;
@@ -313,89 +357,24 @@ __device__ void attention_gather(const attention_params &p, const attention_sm90
     if (more) next.name(p, warp, lane);
     while (more) {
         rows_of_part now = next;
-        const int keys = now.part.tile.w;
-        const int bytes = min(P::LINE_HEADS, p.heads - now.part.head) * P::DIM * 2;
-        const int kv_head = P::LINE_HEADS == 1 ? now.part.head / p.group : now.part.head;
+        const int bytes = min(P::HEADS, p.heads - now.part.head) * P::DIM * 2;
+        const int kv_head = P::HEADS == 1 ? now.part.head / p.group : now.part.head;
         barrier_wait(block.q_empty(q.at), q.empty_parity());
-        gather_rows<q_share, P::CHUNKS>(block.q(q.at), warp * q_share, P::queries,
-                                        p.q.of_head(now.part.head), (uint32_t)p.q.row, bytes, now.q,
-                                        now.part.tile.z - warp * q_share, lane);
+        gather_rows<q_share, P::CHUNKS, P::PIECES>(
+            block.q(q.at), warp * q_share, P::queries, p.q.of_head(now.part.head),
+            (uint32_t)p.q.row, bytes, now.q, now.part.tile.z - warp * q_share, lane);
         q.advance();
-        // A slot, of k (0) or of v (1), whose rows are those that lanes name.
-        const auto copy = [&](const ring_position<P::STAGES> &to, int which,
-                              const attention_rows &from, const int(&rows)[(k_share + 31) / 32],
-                              int left) {
-            const int slot = 2 * to.at + which;
-            barrier_wait(block.empty(slot), to.empty_parity());
-            gather_rows<k_share, P::CHUNKS>(block.slot(slot), warp * k_share, P::KEYS,
-                                            from.of_head(kv_head), (uint32_t)from.row, bytes, rows,
-                                            left, lane);
-            barrier_arrive_copies(block.full(slot)); // also for the queries
-        };
-        for (int key = 0; key < keys; key += P::KEYS) {
-            const int left = keys - key - warp * k_share;
-            int rows[(k_share + 31) / 32];
-#pragma unroll
-            for (int i = 0; i < (k_share + 31) / 32; ++i)
-                rows[i] = now.k[i];
-            name_rows<k_share>(now.k, now.k_list, key + P::KEYS + warp * k_share, keys, lane);
-            ring_position<P::STAGES> after = stage;
-            after.advance();
-            if (!P::KEYS_AHEAD || key == 0) copy(stage, 0, p.k, rows, left);
-            // What the next part needs is loaded beside the copies of this one.
-            if (key == 0) more = next.take(walk);
-            if (P::KEYS_AHEAD && key + P::KEYS < keys) copy(after, 0, p.k, now.k, left - P::KEYS);
-            copy(stage, 1, p.v, rows, left);
-            if (key == 0 && more) next.name(p, warp, lane);
-            stage = after;
+        if constexpr (P::BOXES) {
+            if (p.boxes && now.part.tile.w - warp * k_share >= k_share &&
+                follow_each_other<k_share>(now.k, lane)) {
+                const attention_gather_part<P, true> part = {p, block, warp, lane, kv_head, bytes};
+                more = part.run(stage, now, walk, next);
+                continue;
+            }
         }
+        const attention_gather_part<P, false> part = {p, block, warp, lane, kv_head, bytes};
+        more = part.run(stage, now, walk, next);
     }
-    copy_async_wait_all();
-}
-
-// The same where parts come in turn.
-template <class P>
-__device__ void attention_gather_in_turn(const attention_params &p,
-                                         const attention_sm90_block<P> &block, int warp, int lane)
-{
-    constexpr int q_share = P::queries / P::gather_warps, k_share = P::KEYS / P::gather_warps;
-    static_assert(P::LINE_HEADS <= 2 && P::Q_BUFFERS == 1, "whole lines");
-    ring_position<P::STAGES> stage;
-    uint32_t round = 0; // of q
-    attention_for_parts<P>(p, [&](const attention_part &part) {
-        const int4 tile = part.tile;
-        if (tile.w == 0) return;
-        const int bytes = min(P::LINE_HEADS, p.heads - part.head) * P::DIM * 2;
-        const int kv_head = P::LINE_HEADS == 1 ? part.head / p.group : part.head;
-        const int *const k_list = p.k_rows + __ldg(p.k_offsets + tile.x);
-        int q_rows[(q_share + 31) / 32], k_rows[(k_share + 31) / 32];
-        name_rows<q_share>(q_rows, p.q_rows + tile.y, warp * q_share, tile.z, lane);
-        name_rows<k_share>(k_rows, k_list, warp * k_share, tile.w, lane);
-        barrier_wait(block.q_empty(0), round & 1 ^ 1);
-        ++round;
-        gather_rows<q_share, P::CHUNKS>(block.q(0), warp * q_share, P::queries,
-                                        p.q.of_head(part.head), (uint32_t)p.q.row, bytes, q_rows,
-                                        tile.z - warp * q_share, lane);
-        for (int key = 0; key < tile.w; key += P::KEYS) {
-            const int slot = 2 * stage.at, left = tile.w - key - warp * k_share;
-            int now[(k_share + 31) / 32];
-#pragma unroll
-            for (int i = 0; i < (k_share + 31) / 32; ++i)
-                now[i] = k_rows[i];
-            name_rows<k_share>(k_rows, k_list, key + P::KEYS + warp * k_share, tile.w, lane);
-            barrier_wait(block.empty(slot), stage.empty_parity());
-            gather_rows<k_share, P::CHUNKS>(block.slot(slot), warp * k_share, P::KEYS,
-                                            p.k.of_head(kv_head), (uint32_t)p.k.row, bytes, now,
-                                            left, lane);
-            barrier_arrive_copies(block.full(slot)); // also for the queries
-            barrier_wait(block.empty(slot + 1), stage.empty_parity());
-            gather_rows<k_share, P::CHUNKS>(block.slot(slot + 1), warp * k_share, P::KEYS,
-                                            p.v.of_head(kv_head), (uint32_t)p.v.row, bytes, now,
-                                            left, lane);
-            barrier_arrive_copies(block.full(slot + 1));
-            stage.advance();
-        }
-    });
     copy_async_wait_all();
 }
 

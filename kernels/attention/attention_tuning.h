@@ -13,13 +13,13 @@
      stage, stages, whether an item has two heads, which then follow each other in a row).
    Small patches: one warpgroup, so that two blocks share a multiprocessor, or two heads. */
 #define SPOPS_ATTENTION_SM90_TILES(X)                                                              \
-    X(1, 16, 0, 2, 64, 4, false)                                                                   \
-    X(2, 32, 0, 2, 64, 4, false)                                                                   \
+    X(1, 16, 0, 4, 64, 4, false)                                                                   \
+    X(2, 32, 0, 4, 64, 4, false)                                                                   \
     X(3, 48, 1, 1, 64, 4, false)                                                                   \
-    X(4, 48, 0, 2, 64, 4, false)                                                                   \
+    X(4, 48, 0, 4, 64, 4, false)                                                                   \
     X(30, 64, 1, 2, 64, 4, true)                                                                   \
     X(5, 64, 1, 1, 64, 4, false)                                                                   \
-    X(6, 64, 0, 2, 64, 4, false)                                                                   \
+    X(6, 64, 0, 4, 64, 4, false)                                                                   \
     X(7, 96, 0, 2, 128, 2, false)                                                                  \
     X(8, 128, 0, 2, 128, 2, false)                                                                 \
     X(24, 256, 0, 2, 64, 2, false)

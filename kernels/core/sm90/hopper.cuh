@@ -40,6 +40,14 @@ __device__ __forceinline__ void barrier_arrive_expect(uint32_t barrier, int byte
                  : "memory");
 }
 
+// Let the phase wait for `bytes` of bulk copies too. Who does so arrives later.
+__device__ __forceinline__ void barrier_expect(uint32_t barrier, int bytes)
+{
+    asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier),
+                 "r"(bytes)
+                 : "memory");
+}
+
 // Arrive once the copies (copy_async) that this thread has begun so far are there.
 __device__ __forceinline__ void barrier_arrive_copies(uint32_t barrier)
 {
