@@ -28,15 +28,15 @@ struct backward_workspace {
     int *counts, *taken;
 };
 
-// Of 64 columns, of the rows of one pass for keys and queries; 0: each has its own.
-int five_lines(const spops_context *ctx, const spops_attention_scratch_args &a)
+// Of the heads that one pass for keys and queries is compiled for; 0: each has its own.
+int columns_together(const spops_context *ctx, const spops_attention_scratch_args &a)
 {
     const spops_attention_case at = attention_case_of(ctx, &a);
     const spops_attention_row *const row =
         spops_attention_row_of(spops_attention_tile(&at, a.tile));
     const bool taken =
         row != nullptr && row->together && a.patches->max_queries > 0 && a.patches->max_keys > 0;
-    return taken ? row->columns / 64 : 0;
+    return taken ? row->columns : 0;
 }
 
 // Blocks of attention_norm_finish_kernel to a head.
@@ -75,7 +75,7 @@ backward_workspace carve_workspace(const spops_context *ctx, const spops_attenti
         w.table_parts =
             (float *)carve(true, patches->max_q_tiles[SPOPS_PATCH_TILE_64] * parts * a->heads,
                            spops_attention_table_rows(a->bias_range), sizeof(float));
-    const int64_t lines = (int64_t)five_lines(ctx, *a) * a->heads;
+    const int64_t lines = (int64_t)(columns_together(ctx, *a) / 64) * a->heads;
     w.sums = (float *)carve(lines > 0, patches->max_queries, lines * 64, sizeof(float));
     w.counts = (int *)carve(lines > 0, patches->max_queries, lines, sizeof(int));
     w.taken = (int *)carve(lines > 0, 1, 1, sizeof(int));
@@ -100,7 +100,8 @@ template <class T> struct backward_call {
     attention_rows q, k, v, grad_o; // q and k as turned
     spops_attention_scratch_args sizes;
     int32_t tiles[2]; // by attention_side
-    int lines;        // of the pass for keys and queries; 0: each has its own
+    int columns;      // of the heads of the pass for keys and queries; 0: each has its own
+    int lines;        // of 64 columns, of such a pass; 0: of narrow heads
 
     backward_call(spops_context *context, const spops_attention_backward_args *arguments,
                   const backward_workspace &workspace)
@@ -118,7 +119,8 @@ template <class T> struct backward_call {
             wants(SPOPS_ATTENTION_Q) && (wants(SPOPS_ATTENTION_K) || args->grad_v.data != nullptr);
         for (int32_t tile : tiles)
             sm90 = sm90 && tile != 0 && attention_kernel_of(tile) == SPOPS_ATTENTION_SM90;
-        lines = sm90 ? five_lines(ctx, sizes) : 0;
+        columns = sm90 ? columns_together(ctx, sizes) : 0;
+        lines = columns / 64;
     }
 
     spops_status delta()
@@ -139,6 +141,7 @@ template <class T> struct backward_call {
         while (d.lanes < 8 && d.lanes * chunk < d.dim)
             d.lanes *= 2;
         d.wide = d.dim % chunk == 0 && is_aligned(d.o, 16) && is_aligned(d.grad_o, 16);
+        d.negative = columns > 0 && lines == 0;
         if (lines > 0) {
             d.counts = w.counts;
             d.lines = lines;
@@ -230,8 +233,37 @@ template <class T> struct backward_call {
             kernel.threads, kernel.shared_bytes(p), p);
     }
 
+    // Whether rows of one entry are written by the products, and the others by entry.
+    bool leaves_single(const spops_attention_view &view, const float *parts, bool turned) const
+    {
+        return columns > 0 && lines == 0 && !patches->keys_once && sizes.kv_heads == sizes.heads &&
+               !turned && view.data != nullptr && parts != nullptr;
+    }
+
+    // Keys and queries of narrow heads.
+    spops_status products_narrow()
+    {
+        attention_narrow_params p = {};
+        p.keys = params(OWN_KEYS, SPOPS_PATCH_TILE_128);
+        p.grad_q = result(args->grad_q, w.grad_q, true);
+        p.own_offsets = patches->k_offsets;
+        p.num_patches = &patches->state->num_patches;
+        p.key_offsets = patches->key_offsets;
+        const bool turned = args->forward.rotary.coords != nullptr;
+        if (!sizes.norms[SPOPS_ATTENTION_K] && leaves_single(args->grad_k, w.grad_k, turned))
+            p.row_first = result_of(args->grad_k, args->forward.dim);
+        if (leaves_single(args->grad_v, w.grad_v, false))
+            p.row_second = result_of(args->grad_v, args->forward.dim);
+#ifdef SPOPS_SM90A
+        if constexpr (sizeof(T) == 2)
+            return launch_attention_backward_narrow<T>(ctx, p, patches->max_patches,
+                                                       patches->max_queries);
+#endif
+        return SPOPS_STATUS_OK;
+    }
+
     // Keys and queries, as far as sums of grad_q.
-    spops_status products_together()
+    spops_status products_five()
     {
         attention_five_params p = {};
         p.keys = params(OWN_KEYS, SPOPS_PATCH_TILE_128);
@@ -270,6 +302,12 @@ template <class T> struct backward_call {
         return SPOPS_STATUS_OK;
     }
 
+    // Keys and queries; of heads of 64 columns, queries as far as sums.
+    spops_status products_together()
+    {
+        return lines > 0 ? products_five() : products_narrow();
+    }
+
     attention_finish_params finish_params(const spops_attention_view &view, const float *parts,
                                           bool keys) const
     {
@@ -297,6 +335,7 @@ template <class T> struct backward_call {
         if (view.data == nullptr || parts == nullptr) return SPOPS_STATUS_OK;
         const bool sums = keys && !patches->keys_once;
         attention_finish_params f = finish_params(view, parts, keys);
+        f.leaves_single = keys && leaves_single(view, parts, turned);
         if (turned) {
             f.rotary = args->forward.rotary;
             f.coords = coords_of_side(f.rotary, keys ? SPOPS_ATTENTION_K : SPOPS_ATTENTION_Q);
@@ -426,14 +465,14 @@ template <class T> struct backward_call {
         SPOPS_TRY(delta());
         SPOPS_TRY(turn_rows<T>(ctx, &args->forward, q, k));
         if (wants(SPOPS_ATTENTION_K) || args->grad_v.data != nullptr) {
-            SPOPS_TRY(lines > 0 ? products_together() : products(OWN_KEYS));
+            SPOPS_TRY(columns > 0 ? products_together() : products(OWN_KEYS));
             SPOPS_TRY(finish_turned(SPOPS_ATTENTION_K));
             SPOPS_TRY(finish(args->grad_v, w.grad_v, true, false));
             SPOPS_TRY(zero(patches->k_rest, &patches->state->num_k_rest, args->forward.kv_heads,
                            args->grad_k, &args->grad_v));
         }
         if (wants(SPOPS_ATTENTION_Q) || args->grad_table != nullptr) {
-            if (lines == 0) SPOPS_TRY(products(OWN_QUERIES));
+            if (columns == 0) SPOPS_TRY(products(OWN_QUERIES));
             SPOPS_TRY(finish_turned(SPOPS_ATTENTION_Q));
             SPOPS_TRY(zero(patches->q_rest, &patches->state->num_q_rest, args->forward.heads,
                            args->grad_q, nullptr));
@@ -453,7 +492,9 @@ spops_status prepare(spops_context *ctx, const spops_attention_scratch_args *arg
             if (attention_kernel_of(tile) == SPOPS_ATTENTION_SM90) {
                 const spops_attention_row *const row = spops_attention_row_of(tile);
                 if (row->together)
-                    SPOPS_TRY(prepare_attention_backward_five<T>(ctx, row->columns / 64));
+                    SPOPS_TRY(row->columns < 64
+                                  ? prepare_attention_backward_narrow<T>(ctx)
+                                  : prepare_attention_backward_five<T>(ctx, row->columns / 64));
                 return prepare_attention_backward_sm90<T>(ctx, tile);
             }
 #endif

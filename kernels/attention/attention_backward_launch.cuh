@@ -4,6 +4,7 @@
 #define SPOPS_KERNELS_ATTENTION_ATTENTION_BACKWARD_LAUNCH_CUH
 
 #include "kernels/attention/attention_backward_five.cuh"
+#include "kernels/attention/attention_backward_narrow.cuh"
 #include "kernels/attention/attention_launch.cuh"
 
 namespace spops
@@ -38,6 +39,12 @@ template <class T>
 spops_status launch_attention_backward_five(spops_context *ctx, const attention_five_params &p,
                                             int64_t max_tiles, int lines);
 template <class T> spops_status prepare_attention_backward_five(spops_context *ctx, int lines);
+
+// The same of heads of 16 columns, as far as gradients of rows or entries.
+template <class T>
+spops_status launch_attention_backward_narrow(spops_context *ctx, const attention_narrow_params &p,
+                                              int64_t max_patches, int64_t max_queries);
+template <class T> spops_status prepare_attention_backward_narrow(spops_context *ctx);
 
 } // namespace spops
 

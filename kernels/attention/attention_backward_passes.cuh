@@ -45,7 +45,8 @@ struct attention_delta_params {
     bool wide;   // 16 bytes of grad_o and o at a time
     int *counts; // [heads][lines][query_entries], and one: all become 0; may be null
     int lines, *taken;
-    float *sums; // [heads][lines][query_entries][64]; becomes 0 where nothing may be added
+    bool negative; // delta
+    float *sums;   // [heads][lines][query_entries][64]; becomes 0 where nothing may be added
 };
 
 constexpr int attention_delta_entries = 32, attention_delta_heads = 64; // of a block
@@ -101,7 +102,7 @@ __global__ void __launch_bounds__(attention_pass_threads)
         const int head = i / entries, entry = i % entries;
         if (entry >= num) continue;
         const int64_t to = (first_head + head) * p.query_entries + first + entry;
-        p.delta[to] = deltas[head][entry];
+        p.delta[to] = p.negative ? -deltas[head][entry] : deltas[head][entry];
         p.lse[to] = lses[head][entry];
         if (p.counts == nullptr) continue;
         for (int line = 0; line < p.lines; ++line) {
@@ -173,6 +174,7 @@ struct attention_finish_params {
     const int *offsets, *entries;  // else: of each row
     int num_rows;
     attention_result to;
+    bool leaves_single;                 // rows of one entry, which are there already
     int heads, group, dim;              // heads of the row, each of `group`
     spops_attention_rotary_args rotary; // with 0 pairs: nothing is turned
     attention_coords coords;
@@ -201,6 +203,7 @@ __global__ void __launch_bounds__(attention_pass_threads)
             const int64_t row = sums ? n : __ldg(p.rows + n);
             const int begin = sums ? __ldg(p.offsets + n) : n;
             const int end = sums ? __ldg(p.offsets + n + 1) : n + 1;
+            if (p.leaves_single && end - begin == 1) continue;
             float sine[WIDTH], cosine[WIDTH];
             lane.angles_of(p.coords, row, sine, cosine);
 #pragma unroll 4

@@ -19,6 +19,21 @@ int32_t attention_forward_tile(const spops_context *ctx, const spops_attention_s
 // ask for: once a context, before they are launched.
 spops_status prepare_attention(spops_context *ctx, const spops_attention_scratch_args *args);
 
+// Whether one pass for keys and queries is faster than a pass for each: patches in the mean.
+inline bool attention_is_faster_together(const spops_context *ctx,
+                                         const spops_attention_scratch_args *a)
+{
+    const spops_patch_arrays *const p = a->patches;
+    const int64_t processors = ctx->info.num_processors, num = p->max_patches;
+    if (a->dim <= SPOPS_ATTENTION_NARROW_COLUMNS)
+        return p->max_keys >= num * SPOPS_ATTENTION_NARROW_KEYS &&
+               p->max_keys <= num * SPOPS_ATTENTION_NARROW_MOST &&
+               p->max_queries >= num * SPOPS_ATTENTION_TOGETHER_KEYS &&
+               p->max_queries <= num * SPOPS_ATTENTION_NARROW_MOST && num * a->heads >= processors;
+    return p->max_keys >= num * SPOPS_ATTENTION_TOGETHER_KEYS &&
+           p->max_k_tiles[SPOPS_PATCH_TILE_128] * a->heads >= processors;
+}
+
 // What a tile is chosen by, where rows are as all kernels take them.
 inline spops_attention_case attention_case_of(const spops_context *ctx,
                                               const spops_attention_scratch_args *a)
@@ -36,9 +51,7 @@ inline spops_attention_case attention_case_of(const spops_context *ctx,
     at.pairs = a->kv_heads == a->heads && a->heads > 1;
     at.small = a->patches->max_queries <=
                a->patches->max_patches * SPOPS_PATCH_TILE_ENTRIES(SPOPS_PATCH_TILE_128);
-    at.together =
-        a->patches->max_keys >= a->patches->max_patches * SPOPS_ATTENTION_TOGETHER_KEYS &&
-        a->patches->max_k_tiles[SPOPS_PATCH_TILE_128] * a->heads >= ctx->info.num_processors;
+    at.together = attention_is_faster_together(ctx, a);
     return at;
 }
 

@@ -44,12 +44,14 @@
 /* Gradients on sm_90 (attention_backward_sm90.cuh), f16 and bf16, of head dims up to `columns`:
    X(number, columns, whether one pass makes gradients of keys and queries where both are wanted, stages, of
      the keys: streamed rows of a stage, own rows in registers, overlap, touch, of the queries: the same).
-   One pass (attention_backward_five_sm90.cuh) is of heads wider than half of `columns`, and is taken where
-   `spops_attention_case.together` is true.
+   One pass (attention_backward_five_sm90.cuh, of 16 columns attention_backward_narrow_sm90.cuh) is of heads
+   wider than half of `columns`, and is taken where `spops_attention_case.together` is true. The rest of its
+   row is for calls that want gradients of one side.
    H200, bf16, 122,880 rows, patches of 1,024, ms: 64 columns, keys, own rows in shared memory 1.29, in
    registers 1.10; queries, stages of 64 rows 0.91, of 128 rows 0.79. 128 columns, queries, shared memory
    0.88, registers 0.75; keys do not fit. */
 #define SPOPS_ATTENTION_BACKWARD_SM90_TILES(X)                                                     \
+    X(33, 16, true, 4, 64, true, true, false, 128, true, false, false)                             \
     X(16, 16, false, 4, 64, true, true, false, 128, true, false, false)                            \
     X(17, 32, false, 4, 64, true, true, false, 128, true, false, false)                            \
     X(31, 64, true, 4, 64, true, true, true, 128, true, false, false)                              \
@@ -61,6 +63,16 @@
    there are multiprocessors. H100, bf16, ms, beside a pass each: 4 x 1,024 rows, 8 x 64 0.101, 0.102; 480 x
    256 0.873, 0.824; 960 x 128 0.769, 0.710; 1 x 1,024, 4 x 128 0.086, 0.086. */
 #define SPOPS_ATTENTION_TOGETHER_KEYS 512
+
+/* Heads of 16 columns have one pass of their own (attention_backward_narrow_sm90.cuh), whose blocks have a
+   patch and a head. It is taken where patches have SPOPS_ATTENTION_NARROW_KEYS keys or more in the mean and
+   half as many queries or more, SPOPS_ATTENTION_NARROW_MOST of either at most, and patches times heads are as
+   many as there are multiprocessors: plans that are refilled have room for a patch more, and for the keys
+   that the last patch borrows. H100, bf16, ms, beside a pass each: 94,444 rows, 4 heads 0.366, 0.588; 9,483
+   rows, 32 heads 0.338, 0.483. */
+#define SPOPS_ATTENTION_NARROW_COLUMNS 16
+#define SPOPS_ATTENTION_NARROW_KEYS    896
+#define SPOPS_ATTENTION_NARROW_MOST    1024
 
 /* Gradients by the matrix units of sm_80 (attention_backward_sm80.cuh), of every dtype: X(number,
    columns). */
