@@ -910,6 +910,7 @@ Test(mvmr, same_bits_wherever_summed)
 
     memset(&c, 0, sizeof c);
     if (!test_open(&c.d, SPOPS_BACKEND_CPU, LAUNCH_DEFAULT)) return;
+    options.backend = SPOPS_BACKEND_CPU;
     options.num_threads = 8;
     cr_assert(spops_context_create(&options, &c.threads) == SPOPS_STATUS_OK);
     c.x = guarded_create(c.d.backend, "x", APART_ROWS, APART_IN, 0, 0, SPOPS_DTYPE_F32);

@@ -2,7 +2,7 @@
 // Tiles of attention: a tile of 64 rows stays, and the rows that it meets stream by in blocks of 64.
 // Scores of a block are kept with the tile's rows along the vectors, so that maxima, exponentials
 // and sums are vertical, and neither side of a product is transposed but the tile, once.
-#include "core/simd_rows.h"
+#include "core/simd_vec.h"
 
 #include <math.h>
 
@@ -15,12 +15,6 @@
 // Partial sums of a dot product, as many on every instruction set.
 #define SUM_PARTS 16
 
-#ifdef __clang__
-#define UNROLL _Pragma("unroll")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
-
 // Sums of a pass over a product: with as many vectors of one factor and one of the other, they fill
 // the registers.
 #define MAX_ROWS 6
@@ -30,20 +24,7 @@
 #define MAX_VECS 2
 #endif
 
-typedef float vec __attribute__((vector_size(4 * LANES)));
 typedef int32_t ivec __attribute__((vector_size(4 * LANES)));
-
-SPOPS_INLINE vec load_vec(const float *p)
-{
-    vec v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-SPOPS_INLINE void store_vec(float *p, vec v)
-{
-    memcpy(p, &v, sizeof v);
-}
 
 // a where the mask is set, b elsewhere.
 SPOPS_INLINE vec select_vec(ivec mask, vec a, vec b)
@@ -93,7 +74,8 @@ SPOPS_INLINE void multiply_block(int num_rows, int num_vecs, const product *p, i
         vec b[MAX_VECS];
         UNROLL for (int v = 0; v < num_vecs; ++v) b[v] = load_vec(w + d * p->w_stride + v * LANES);
         UNROLL for (int r = 0; r < num_rows; ++r) UNROLL for (int v = 0; v < num_vecs; ++v)
-            sum[r][v] += a[r * p->row_step + d * p->depth_step] * b[v];
+            sum[r][v] =
+                add_product(sum[r][v], all_lanes(a[r * p->row_step + d * p->depth_step]), b[v]);
     }
     UNROLL for (int r = 0; r < num_rows; ++r) UNROLL for (int v = 0; v < num_vecs; ++v)
         store_vec(out + r * p->out_stride + v * LANES, sum[r][v]);
@@ -134,15 +116,15 @@ SPOPS_INLINE vec exp_vec(vec x)
     // x = n ln 2 + r with |r| <= ln 2 / 2; the magic number leaves n in the last bits of the sum
     const float magic = 0x1.8p23f, log2_e = 0x1.715476p0f;
     const float ln2_high = 0x1.62e4p-1f, ln2_low = 0x1.7f7d1cp-20f;
-    const vec shifted = x * log2_e + magic, n = shifted - magic;
-    const vec r = (x - n * ln2_high) - n * ln2_low;
+    const vec shifted = add_product(all_lanes(magic), x, all_lanes(log2_e)), n = shifted - magic;
+    const vec r = add_product(add_product(x, n, all_lanes(-ln2_high)), n, all_lanes(-ln2_low));
     // exp(r) - 1 - r over r^2: Taylor's coefficients, whose next one is 2^-29 of the value
-    vec p = r * (1.0f / 5040.0f) + 1.0f / 720.0f;
-    p = p * r + 1.0f / 120.0f;
-    p = p * r + 1.0f / 24.0f;
-    p = p * r + 1.0f / 6.0f;
-    p = p * r + 0.5f;
-    p = p * r * r + r + 1.0f;
+    vec p = add_product(all_lanes(1.0f / 720.0f), r, all_lanes(1.0f / 5040.0f));
+    p = add_product(all_lanes(1.0f / 120.0f), p, r);
+    p = add_product(all_lanes(1.0f / 24.0f), p, r);
+    p = add_product(all_lanes(1.0f / 6.0f), p, r);
+    p = add_product(all_lanes(0.5f), p, r);
+    p = add_product(r, p * r, r) + 1.0f;
     const vec power = (vec)(((ivec)shifted + 127) << 23);
     return select_vec(x < -87.3f, (vec){0.0f}, p * power);
 }
@@ -255,7 +237,7 @@ static void norm_rows(const spops_attention_norm_args *norm, float epsilon, int6
             const int64_t width = least(SUM_PARTS, dim - c);
 #pragma omp simd
             for (int64_t part = 0; part < width; ++part)
-                parts[part] += x[c + part] * x[c + part];
+                parts[part] = spops_multiply_add(x[c + part], x[c + part], parts[part]);
         }
         for (int part = 0; part < SUM_PARTS; ++part)
             sum += parts[part];
@@ -342,7 +324,7 @@ static void soften(float *s, int64_t n, int64_t m, float *max, float *sum, float
         }
         const vec f = exp_vec(before - base);
         store_vec(max + i, now);
-        store_vec(sum + i, load_vec(sum + i) * f + total);
+        store_vec(sum + i, add_product(total, load_vec(sum + i), f));
         store_vec(factor + i, f);
     }
 }
@@ -409,7 +391,8 @@ static void load_queries(const spops_attention_backward_args *args,
             const int64_t width = least(SUM_PARTS, dim - c);
 #pragma omp simd
             for (int64_t part = 0; part < width; ++part)
-                parts[part] += g[i * stride + c + part] * o[c + part];
+                parts[part] =
+                    spops_multiply_add(g[i * stride + c + part], o[c + part], parts[part]);
         }
         dot[i] = 0.0f;
         for (int part = 0; part < SUM_PARTS; ++part)

@@ -1,18 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Blocks of rows times blocks of matrices, in registers.
-#include "core/simd_rows.h"
+#include "core/simd_vec.h"
 
 #include "mvmr/mvmr_isa.h"
 
 #define PANEL SPOPS_MVMR_PANEL
 #define DEPTH SPOPS_MVMR_DEPTH
 #define LANES SPOPS_SIMD_LANES
-
-#ifdef __clang__
-#define UNROLL _Pragma("unroll")
-#else
-#define UNROLL _Pragma("GCC unroll 16")
-#endif
 
 // Rows that share a pass over a block of a matrix: with two vectors of sums each, two of the matrix
 // and one of a row they fill the registers.
@@ -23,48 +17,6 @@
 #else
 #define MAX_ROWS 4
 #endif
-
-typedef float vec __attribute__((vector_size(4 * LANES)));
-
-SPOPS_INLINE vec load_vec(const float *p)
-{
-    vec v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-
-SPOPS_INLINE void store_vec(float *p, vec v)
-{
-    memcpy(p, &v, sizeof v);
-}
-
-// sum + a * b, rounded once where the processor can: said, as compilers that may fuse the two do so in
-// some of the unrolled forms below and not in others, so that the bits of a row would depend on how
-// many rows share its block.
-SPOPS_INLINE vec add_product(vec sum, vec a, vec b)
-{
-#if defined(__AVX512F__)
-    return (vec)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)sum);
-#elif defined(__AVX2__) && defined(__FMA__)
-    return (vec)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)sum);
-#elif defined(__aarch64__)
-    return (vec)vfmaq_f32((float32x4_t)sum, (float32x4_t)a, (float32x4_t)b);
-#else
-    return sum + a * b;
-#endif
-}
-
-// x in every lane.
-SPOPS_INLINE vec all_lanes(float x)
-{
-#if defined(__AVX512F__)
-    return (vec)_mm512_set1_ps(x);
-#elif defined(__AVX2__)
-    return (vec)_mm256_set1_ps(x);
-#else
-    return (vec){x, x, x, x};
-#endif
-}
 
 // ---- Products -----------------------------------------------------------------------------------
 
@@ -221,7 +173,7 @@ static float dot(const float *a, const float *b, int64_t cols)
     enum { PARTS = 8 };
     float parts[PARTS] = {0.0f}, sum = 0.0f;
     for (int64_t c = 0; c < cols; ++c)
-        parts[c % PARTS] += a[c] * b[c];
+        parts[c % PARTS] = spops_multiply_add(a[c], b[c], parts[c % PARTS]);
     for (int i = 0; i < PARTS; ++i)
         sum += parts[i];
     return sum;
