@@ -63,7 +63,7 @@ static spops_segments *make_segments(spops_context *ctx)
 Test(log, has_a_line_for_each_call_and_what_it_made)
 {
     spops_context *ctx;
-    spops_segments *segments = NULL;
+    spops_segments *segments, *refused = NULL;
     char own[40], plan[40];
 
     spops_log_set(take, &taken);
@@ -75,7 +75,7 @@ Test(log, has_a_line_for_each_call_and_what_it_made)
     snprintf(plan, sizeof plan, "segments=%p", (void *)segments);
     expect(2, "segments_create ctx=", own, NULL);
     expect(3, "  = segments=", plan, " num_segments=2");
-    cr_assert_eq(spops_segments_create(ctx, -1, offsets, NULL, &segments),
+    cr_assert_eq(spops_segments_create(ctx, -1, offsets, NULL, &refused),
                  SPOPS_STATUS_INVALID_ARGUMENT);
     expect(4, "segments_create ctx=", own, NULL);
     expect(5, "  INVALID_ARGUMENT: segments_create: num_segments is -1", NULL, NULL);
@@ -84,6 +84,7 @@ Test(log, has_a_line_for_each_call_and_what_it_made)
     cr_assert_eq(taken.num, 7, "%s", taken.text[7]);
     spops_log_set(NULL, &taken);
     cr_assert_eq(spops_context_reserve(ctx, 2000), SPOPS_STATUS_OK);
+    spops_segments_destroy(segments);
     cr_assert_eq(taken.num, 7, "a line without a log: %s", taken.text[7]);
     spops_log_set(take, &taken);
     spops_context_destroy(ctx);
