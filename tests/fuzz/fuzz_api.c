@@ -163,6 +163,12 @@ static spops_dtype any_dtype(world *w)
     return (spops_dtype)(n < 9 ? n : 77);
 }
 
+// a + b of arguments that may be extremes.
+static int64_t wrapped(int64_t a, int64_t b)
+{
+    return (int64_t)((uint64_t)a + (uint64_t)b);
+}
+
 // A matrix of rows x cols, mostly; its memory is exactly what it says, where that is a size at all.
 static spops_matrix matrix(world *w, int64_t rows, int64_t cols, spops_dtype dtype)
 {
@@ -170,21 +176,21 @@ static spops_matrix matrix(world *w, int64_t rows, int64_t cols, spops_dtype dty
     int64_t elements = 0;
     int shift = 0;
     switch (pick(w, 64)) {
-    case 1: ++m.rows; break;
-    case 2: ++m.cols; break;
-    case 3: --m.rows; break;
+    case 1: m.rows = wrapped(m.rows, 1); break;
+    case 2: m.cols = wrapped(m.cols, 1); break;
+    case 3: m.rows = wrapped(m.rows, -1); break;
     case 4: m.cols = 0; break;
     case 5: m.dtype = any_dtype(w); break;
-    case 6: m.row_stride = m.cols - 1; break;
+    case 6: m.row_stride = wrapped(m.cols, -1); break;
     case 7: m.row_stride = INT64_MAX; break;
     case 8: m.row_stride = INT64_MIN; break;
     case 9: return m; // data NULL
     case 10: shift = 1; break;
-    case 11: m.rows = -m.rows; break;
+    case 11: m.rows = wrapped(~m.rows, 1); break;
     case 12: m.rows = INT64_MAX / 4; break;
     case 13: m.cols = INT32_MAX; break;
     case 14:
-    case 15: m.row_stride += 4; break;
+    case 15: m.row_stride = wrapped(m.row_stride, 4); break;
     default: break;
     }
     if (m.rows > 0 && m.rows <= 4096 && m.cols > 0 && m.cols <= 4096)
