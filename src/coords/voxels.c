@@ -448,6 +448,16 @@ static spops_status read_points(spops_context *ctx, const char *call, const spop
     return SPOPS_STATUS_OK;
 }
 
+static spops_status fill_coords(spops_context *ctx, const char *call, spops_voxels *voxels,
+                                const int32_t *num_points, spops_matrix points,
+                                const int32_t *batch, spops_coords_source *source)
+{
+    SPOPS_TRY(read_points(ctx, call, voxels, num_points, points, batch, source));
+    SPOPS_TRY(spops_coords_fill(ctx, call, voxels->coords, source));
+    voxels->has_coords = true;
+    return SPOPS_STATUS_OK;
+}
+
 spops_status spops_voxels_update(spops_context *ctx, spops_voxels *voxels,
                                  const int32_t *num_points, spops_matrix points,
                                  const int32_t *batch)
@@ -455,9 +465,7 @@ spops_status spops_voxels_update(spops_context *ctx, spops_voxels *voxels,
     static const char call[] = "voxels_update";
     spops_coords_source source;
 
-    SPOPS_TRY(read_points(ctx, call, voxels, num_points, points, batch, &source));
-    SPOPS_TRY(spops_coords_fill(ctx, call, voxels->coords, &source));
-    voxels->has_coords = true;
+    SPOPS_TRY(fill_coords(ctx, call, voxels, num_points, points, batch, &source));
     return enqueue_segments(ctx, &source, voxels);
 }
 
@@ -468,10 +476,7 @@ spops_status spops_voxels_update_coords(spops_context *ctx, spops_voxels *voxels
     static const char call[] = "voxels_update_coords";
     spops_coords_source source;
 
-    SPOPS_TRY(read_points(ctx, call, voxels, num_points, points, batch, &source));
-    SPOPS_TRY(spops_coords_fill(ctx, call, voxels->coords, &source));
-    voxels->has_coords = true;
-    return SPOPS_STATUS_OK;
+    return fill_coords(ctx, call, voxels, num_points, points, batch, &source);
 }
 
 spops_status spops_voxels_update_segments(spops_context *ctx, spops_voxels *voxels,
