@@ -31,12 +31,14 @@ typedef struct spops_conv_layer {
                                     ctx runs, the first rows that count; NULL: all. A number outside
                                     0 to x.rows counts as the nearest of these */
     float activation_slope;  /* of LEAKY_RELU, finite; 0: 0.01 */
-    /* 1: the caller promises that all work that writes w, bias, scale, shift, num_rows or the plan was
-       enqueued on this stream before an earlier forward layer (spops_sparseconv_execute,
-       spops_pointconv_execute or spops_linear_execute, with an out of 1 row or more), had ended
-       before that one was enqueued, or ran on another stream for whose end this one was told to wait
-       before this layer. A kernel may then read these, not x nor residual, while the one before it
-       still runs; if the promise is broken, out is undefined. Backward: no effect */
+    /* 1: a kernel may read w, bias, scale, shift, num_rows and the plan while the layer before it still
+       runs; x and residual wait for its end. The caller promises that what writes w to the plan is older
+       than an earlier forward layer (spops_sparseconv_execute, spops_pointconv_execute or
+       spops_linear_execute, with an out of 1 row or more). Older is what
+         was enqueued on this stream before that layer,
+         had ended before that layer was enqueued, or
+         ran on another stream, for whose end this stream waits before this layer.
+       If the promise is broken, out is undefined. Backward: no effect */
     int32_t reads_ahead;
 } spops_conv_layer;
 
