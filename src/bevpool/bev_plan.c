@@ -521,14 +521,16 @@ static size_t bytes_of_bev_plan(const spops_plan *plan)
 
 static const spops_plan_file bev_file;
 
-const spops_plan_ops spops_bev_plan_plan_ops = {.handle_bytes = sizeof(struct spops_bev_plan),
-                                                .num_fields = NUM_FIELDS,
-                                                .destroy = destroy_bev_plan,
-                                                .bytes = bytes_of_bev_plan,
-                                                .read = read_bev_plan,
-                                                .ready = place_frustum,
-                                                .file = &bev_file,
-                                                .relation = spops_relation_of_part};
+const spops_plan_ops spops_bev_plan_plan_ops = {
+    .handle_bytes = sizeof(struct spops_bev_plan),
+    .num_fields = NUM_FIELDS,
+    .read = read_bev_plan,
+    .ready = place_frustum,
+    .relation = spops_relation_of_part,
+    .file = &bev_file,
+    .destroy = destroy_bev_plan,
+    .bytes = bytes_of_bev_plan,
+};
 
 spops_status spops_bev_plan_update(spops_context *ctx, spops_bev_plan *plan,
                                    const double *transforms)
@@ -644,11 +646,13 @@ static spops_status make(spops_context *ctx, const char *call, const void *from,
     return status;
 }
 
-static const spops_plan_file bev_file = {.magic = "SPOPBEV",
-                                         .version = 4, // zeros are whole numbers
-                                         .numbers = put_numbers,
-                                         .place = spops_segments_image_place,
-                                         .describe = describe,
-                                         .fetch = fetch,
-                                         .check = check_image,
-                                         .make = make};
+static const spops_plan_file bev_file = {
+    .magic = "SPOPBEV",
+    .version = 4, // zeros are whole numbers
+    .numbers = put_numbers,
+    .place = spops_segments_image_place,
+    .describe = describe,
+    .fetch = fetch,
+    .check = check_image,
+    .make = make,
+};

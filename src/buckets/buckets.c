@@ -205,14 +205,16 @@ static spops_status state_of_buckets(spops_context *ctx, const spops_plan *plan,
     return SPOPS_STATUS_OK;
 }
 
-const spops_plan_ops spops_buckets_plan_ops = {.handle_bytes = sizeof(struct spops_buckets),
-                                               .num_fields = NUM_FIELDS,
-                                               .read = read_buckets,
-                                               .carve = carve_buckets,
-                                               .carve_workspace = carve_buckets_workspace,
-                                               .prepare = prepare_buckets,
-                                               .empty = empty_buckets,
-                                               .state = state_of_buckets};
+const spops_plan_ops spops_buckets_plan_ops = {
+    .handle_bytes = sizeof(struct spops_buckets),
+    .num_fields = NUM_FIELDS,
+    .read = read_buckets,
+    .carve = carve_buckets,
+    .carve_workspace = carve_buckets_workspace,
+    .prepare = prepare_buckets,
+    .empty = empty_buckets,
+    .state = state_of_buckets,
+};
 
 // ---- Filling ------------------------------------------------------------------------------------
 

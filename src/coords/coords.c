@@ -598,13 +598,15 @@ static spops_status state_of_coords(spops_context *ctx, const spops_plan *plan, 
     return SPOPS_STATUS_OK;
 }
 
-const spops_plan_ops spops_coords_plan_ops = {.handle_bytes = sizeof(struct spops_coords),
-                                              .num_fields = NUM_FIELDS,
-                                              .read = read_coords,
-                                              .carve = carve_coords,
-                                              .carve_workspace = carve_coords_workspace,
-                                              .empty = empty_coords,
-                                              .state = state_of_coords};
+const spops_plan_ops spops_coords_plan_ops = {
+    .handle_bytes = sizeof(struct spops_coords),
+    .num_fields = NUM_FIELDS,
+    .read = read_coords,
+    .carve = carve_coords,
+    .carve_workspace = carve_coords_workspace,
+    .empty = empty_coords,
+    .state = state_of_coords,
+};
 
 spops_status spops_coords_update(spops_context *ctx, spops_coords *coords, const int32_t *num_rows,
                                  const int32_t *rows)

@@ -300,9 +300,11 @@ spops_matrix spops_devoxels_weights(const spops_devoxels *devoxels)
                               SPOPS_DTYPE_F32);
 }
 
-const spops_plan_ops spops_devoxels_plan_ops = {.handle_bytes = sizeof(struct spops_devoxels),
-                                                .num_fields = NUM_FIELDS,
-                                                .read = read_devoxels,
-                                                .carve = carve_devoxels,
-                                                .empty = empty_devoxels,
-                                                .relation = spops_relation_of_part};
+const spops_plan_ops spops_devoxels_plan_ops = {
+    .handle_bytes = sizeof(struct spops_devoxels),
+    .num_fields = NUM_FIELDS,
+    .read = read_devoxels,
+    .carve = carve_devoxels,
+    .empty = empty_devoxels,
+    .relation = spops_relation_of_part,
+};

@@ -422,12 +422,14 @@ static spops_status read_voxels(spops_context *ctx, const char *call, spops_plan
     return make_segments(ctx, call, &o, v);
 }
 
-const spops_plan_ops spops_voxels_plan_ops = {.handle_bytes = sizeof(struct spops_voxels),
-                                              .num_fields = NUM_FIELDS,
-                                              .read = read_voxels,
-                                              .carve = carve_voxels,
-                                              .empty = empty_voxels,
-                                              .relation = spops_relation_of_part};
+const spops_plan_ops spops_voxels_plan_ops = {
+    .handle_bytes = sizeof(struct spops_voxels),
+    .num_fields = NUM_FIELDS,
+    .read = read_voxels,
+    .carve = carve_voxels,
+    .empty = empty_voxels,
+    .relation = spops_relation_of_part,
+};
 
 // The points that a refill brings.
 static spops_status read_points(spops_context *ctx, const char *call, const spops_voxels *voxels,

@@ -780,18 +780,20 @@ static void relation_of_kernel_map(const spops_plan *plan, spops_relation *r)
     }
 }
 
-const spops_plan_ops spops_kernel_map_plan_ops = {.handle_bytes = sizeof(struct spops_kernel_map),
-                                                  .num_fields = NUM_FIELDS,
-                                                  .read = read_kernel_map,
-                                                  .carve = carve_kernel_map,
-                                                  .carve_late = carve_pairs,
-                                                  .carve_workspace = carve_workspace,
-                                                  .ready = place_map,
-                                                  .relation = relation_of_kernel_map,
-                                                  .empty = empty_kernel_map,
-                                                  .update = update_kernel_maps,
-                                                  .file = &spops_kernel_map_file,
-                                                  .state = state_of_map};
+const spops_plan_ops spops_kernel_map_plan_ops = {
+    .handle_bytes = sizeof(struct spops_kernel_map),
+    .num_fields = NUM_FIELDS,
+    .read = read_kernel_map,
+    .carve = carve_kernel_map,
+    .carve_late = carve_pairs,
+    .carve_workspace = carve_workspace,
+    .ready = place_map,
+    .empty = empty_kernel_map,
+    .update = update_kernel_maps,
+    .state = state_of_map,
+    .relation = relation_of_kernel_map,
+    .file = &spops_kernel_map_file,
+};
 
 // ---- What can be asked of a map -----------------------------------------------------------------
 

@@ -324,12 +324,14 @@ static spops_status take_sets(spops_context *ctx, const char *call,
     return SPOPS_STATUS_OK;
 }
 
-const spops_plan_file spops_kernel_map_file = {.magic = "SPOPMAP",
-                                               .version = 2,
-                                               .stand = take_sets,
-                                               .numbers = put_numbers,
-                                               .place = place_arrays,
-                                               .describe = describe,
-                                               .fetch = fetch,
-                                               .check = check_numbers,
-                                               .make = make};
+const spops_plan_file spops_kernel_map_file = {
+    .magic = "SPOPMAP",
+    .version = 2,
+    .stand = take_sets,
+    .numbers = put_numbers,
+    .place = place_arrays,
+    .describe = describe,
+    .fetch = fetch,
+    .check = check_numbers,
+    .make = make,
+};

@@ -576,14 +576,16 @@ static spops_status state_of_pyramid(spops_context *ctx, const spops_plan *plan,
     return SPOPS_STATUS_OK;
 }
 
-const spops_plan_ops spops_pyramid_plan_ops = {.handle_bytes = sizeof(struct spops_pyramid),
-                                               .num_fields = NUM_FIELDS,
-                                               .read = read_pyramid,
-                                               .bind = bind_pyramid,
-                                               .carve_workspace = carve_nest,
-                                               .ready = show_inverses,
-                                               .update = update_pyramids,
-                                               .state = state_of_pyramid};
+const spops_plan_ops spops_pyramid_plan_ops = {
+    .handle_bytes = sizeof(struct spops_pyramid),
+    .num_fields = NUM_FIELDS,
+    .read = read_pyramid,
+    .bind = bind_pyramid,
+    .carve_workspace = carve_nest,
+    .ready = show_inverses,
+    .update = update_pyramids,
+    .state = state_of_pyramid,
+};
 
 // ---- What can be asked of a pyramid -------------------------------------------------------------
 

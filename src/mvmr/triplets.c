@@ -547,15 +547,17 @@ static void relation_of_triplets(const spops_plan *plan, spops_relation *r)
             .by_key = {t->by_matrix.offsets, t->by_matrix.pairs + side, 2}};
 }
 
-const spops_plan_ops spops_triplets_plan_ops = {.handle_bytes = sizeof(struct spops_triplets),
-                                                .num_fields = NUM_FIELDS,
-                                                .read = read_triplets,
-                                                .carve = carve_triplets,
-                                                .carve_workspace = place_workspace,
-                                                .prepare = prepare_triplets,
-                                                .relation = relation_of_triplets,
-                                                .empty = empty_triplets,
-                                                .state = state_of_triplets};
+const spops_plan_ops spops_triplets_plan_ops = {
+    .handle_bytes = sizeof(struct spops_triplets),
+    .num_fields = NUM_FIELDS,
+    .read = read_triplets,
+    .carve = carve_triplets,
+    .carve_workspace = place_workspace,
+    .prepare = prepare_triplets,
+    .empty = empty_triplets,
+    .state = state_of_triplets,
+    .relation = relation_of_triplets,
+};
 
 spops_status spops_triplets_reserve(spops_context *ctx, const spops_triplets_shape *shape,
                                     const spops_triplets_options *options, spops_triplets **out)

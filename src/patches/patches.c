@@ -197,15 +197,17 @@ static void relation_of_patches(const spops_plan *plan, spops_relation *r)
     }
 }
 
-const spops_plan_ops spops_patches_plan_ops = {.handle_bytes = sizeof(struct spops_patches),
-                                               .num_fields = NUM_FIELDS,
-                                               .read = read_patches,
-                                               .carve = carve_patches,
-                                               .carve_workspace = carve_patches_workspace,
-                                               .ready = show_arrays,
-                                               .relation = relation_of_patches,
-                                               .empty = empty_patches,
-                                               .state = state_of_patches};
+const spops_plan_ops spops_patches_plan_ops = {
+    .handle_bytes = sizeof(struct spops_patches),
+    .num_fields = NUM_FIELDS,
+    .read = read_patches,
+    .carve = carve_patches,
+    .carve_workspace = carve_patches_workspace,
+    .ready = show_arrays,
+    .empty = empty_patches,
+    .state = state_of_patches,
+    .relation = relation_of_patches,
+};
 
 // The number of entries that offsets end with.
 static spops_status read_end(spops_context *ctx, const char *call, const char *side,

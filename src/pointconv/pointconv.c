@@ -267,20 +267,22 @@ static spops_status update_pointconvs(spops_context *ctx, spops_plan *const *pla
     return SPOPS_STATUS_OK;
 }
 
-const spops_plan_ops spops_pointconv_plan_ops = {.handle_bytes = sizeof(struct spops_pointconv),
-                                                 .num_fields = NUM_FIELDS,
-                                                 .read = read_pointconv,
-                                                 .bind = bind_pointconv,
-                                                 .carve = carve_pointconv,
-                                                 .carve_workspace = carve_workspace,
-                                                 .prepare = spops_tapconv_prepare,
-                                                 .empty = fill_pointconv,
-                                                 .destroy = spops_tapconv_destroy,
-                                                 .bytes = spops_tapconv_bytes,
-                                                 .scratch_bytes = spops_tapconv_scratch_bytes,
-                                                 .update = update_pointconvs,
-                                                 .relation = spops_relation_of_part,
-                                                 .state = spops_tapconv_state};
+const spops_plan_ops spops_pointconv_plan_ops = {
+    .handle_bytes = sizeof(struct spops_pointconv),
+    .num_fields = NUM_FIELDS,
+    .read = read_pointconv,
+    .bind = bind_pointconv,
+    .carve = carve_pointconv,
+    .carve_workspace = carve_workspace,
+    .prepare = spops_tapconv_prepare,
+    .empty = fill_pointconv,
+    .update = update_pointconvs,
+    .state = spops_tapconv_state,
+    .relation = spops_relation_of_part,
+    .destroy = spops_tapconv_destroy,
+    .bytes = spops_tapconv_bytes,
+    .scratch_bytes = spops_tapconv_scratch_bytes,
+};
 
 // ---- Making -------------------------------------------------------------------------------------
 

@@ -88,14 +88,15 @@ static spops_status empty_interpolation(spops_context *ctx, spops_plan *plan)
     return spops_plan_empty_parts(ctx, plan);
 }
 
-const spops_plan_ops spops_interpolation_plan_ops = {.handle_bytes =
-                                                         sizeof(struct spops_interpolation),
-                                                     .num_fields = NUM_FIELDS,
-                                                     .read = read_interpolation,
-                                                     .carve = carve_interpolation,
-                                                     .carve_workspace = carve_workspace,
-                                                     .empty = empty_interpolation,
-                                                     .relation = spops_relation_of_part};
+const spops_plan_ops spops_interpolation_plan_ops = {
+    .handle_bytes = sizeof(struct spops_interpolation),
+    .num_fields = NUM_FIELDS,
+    .read = read_interpolation,
+    .carve = carve_interpolation,
+    .carve_workspace = carve_workspace,
+    .empty = empty_interpolation,
+    .relation = spops_relation_of_part,
+};
 
 // ---- Making -------------------------------------------------------------------------------------
 

@@ -84,13 +84,15 @@ static spops_status state_of_nearest(spops_context *ctx, const spops_plan *plan,
     return SPOPS_STATUS_OK;
 }
 
-const spops_plan_ops spops_nearest_plan_ops = {.handle_bytes = sizeof(struct spops_nearest),
-                                               .num_fields = NUM_FIELDS,
-                                               .read = read_nearest,
-                                               .carve = carve_nearest,
-                                               .carve_workspace = carve_workspace,
-                                               .empty = empty_nearest,
-                                               .state = state_of_nearest};
+const spops_plan_ops spops_nearest_plan_ops = {
+    .handle_bytes = sizeof(struct spops_nearest),
+    .num_fields = NUM_FIELDS,
+    .read = read_nearest,
+    .carve = carve_nearest,
+    .carve_workspace = carve_workspace,
+    .empty = empty_nearest,
+    .state = state_of_nearest,
+};
 
 // ---- Making -------------------------------------------------------------------------------------
 

@@ -339,16 +339,18 @@ static void relation_of_neighbors(const spops_plan *plan, spops_relation *r)
     }
 }
 
-const spops_plan_ops spops_neighbors_plan_ops = {.handle_bytes = sizeof(struct spops_neighbors),
-                                                 .num_fields = NUM_FIELDS,
-                                                 .read = read_neighbors,
-                                                 .carve = carve_neighbors,
-                                                 .carve_late = carve_pairs,
-                                                 .carve_workspace = carve_workspace,
-                                                 .ready = show_lists,
-                                                 .relation = relation_of_neighbors,
-                                                 .empty = empty_neighbors,
-                                                 .state = state_of_neighbors};
+const spops_plan_ops spops_neighbors_plan_ops = {
+    .handle_bytes = sizeof(struct spops_neighbors),
+    .num_fields = NUM_FIELDS,
+    .read = read_neighbors,
+    .carve = carve_neighbors,
+    .carve_late = carve_pairs,
+    .carve_workspace = carve_workspace,
+    .ready = show_lists,
+    .empty = empty_neighbors,
+    .state = state_of_neighbors,
+    .relation = relation_of_neighbors,
+};
 
 // ---- Finding ------------------------------------------------------------------------------------
 

@@ -276,12 +276,14 @@ static spops_status empty_level(spops_context *ctx, spops_plan *plan)
     return spops_plan_empty_parts(ctx, plan);
 }
 
-const spops_plan_ops spops_point_level_plan_ops = {.handle_bytes = sizeof(struct spops_point_level),
-                                                   .num_fields = NUM_FIELDS,
-                                                   .read = read_level,
-                                                   .carve = carve_level,
-                                                   .ready = show_voxels,
-                                                   .empty = empty_level};
+const spops_plan_ops spops_point_level_plan_ops = {
+    .handle_bytes = sizeof(struct spops_point_level),
+    .num_fields = NUM_FIELDS,
+    .read = read_level,
+    .carve = carve_level,
+    .ready = show_voxels,
+    .empty = empty_level,
+};
 
 // ---- Making -------------------------------------------------------------------------------------
 

@@ -261,11 +261,12 @@ static spops_status state_of_pyramid(spops_context *ctx, const spops_plan *plan,
     return SPOPS_STATUS_OK;
 }
 
-const spops_plan_ops spops_point_pyramid_plan_ops = {.handle_bytes =
-                                                         sizeof(struct spops_point_pyramid),
-                                                     .num_fields = NUM_FIELDS,
-                                                     .read = read_pyramid,
-                                                     .state = state_of_pyramid};
+const spops_plan_ops spops_point_pyramid_plan_ops = {
+    .handle_bytes = sizeof(struct spops_point_pyramid),
+    .num_fields = NUM_FIELDS,
+    .read = read_pyramid,
+    .state = state_of_pyramid,
+};
 
 spops_status spops_point_pyramid_create(spops_context *ctx, const spops_point_cloud *finest,
                                         const spops_point_pyramid_options *given,

@@ -218,16 +218,17 @@ static spops_status update_pools(spops_context *ctx, spops_plan *const *plans, i
     return SPOPS_STATUS_OK;
 }
 
-const spops_plan_ops spops_pool_plan_ops = {.handle_bytes = sizeof(struct spops_pool),
-                                            .num_fields = NUM_FIELDS,
-                                            .read = read_pool,
-                                            .bind = bind_pool,
-                                            .carve = carve_pool,
-                                            .ready = place_pool,
-
-                                            .empty = empty_pool,
-                                            .update = update_pools,
-                                            .relation = spops_relation_of_part};
+const spops_plan_ops spops_pool_plan_ops = {
+    .handle_bytes = sizeof(struct spops_pool),
+    .num_fields = NUM_FIELDS,
+    .read = read_pool,
+    .bind = bind_pool,
+    .carve = carve_pool,
+    .ready = place_pool,
+    .empty = empty_pool,
+    .update = update_pools,
+    .relation = spops_relation_of_part,
+};
 
 // ---- Making -------------------------------------------------------------------------------------
 

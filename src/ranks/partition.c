@@ -76,8 +76,8 @@ static void destroy_partition(spops_plan *plan)
 const spops_plan_ops spops_partition_plan_ops = {
     .handle_bytes = sizeof(spops_partition),
     .num_fields = NUM_FIELDS,
-    .destroy = destroy_partition,
     .file = &spops_partition_file,
+    .destroy = destroy_partition,
 };
 
 static uint64_t code_of(const spops_partition *p, const int32_t *cell)

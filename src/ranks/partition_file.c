@@ -140,11 +140,13 @@ static spops_status make(spops_context *ctx, const char *call, const void *of, v
     return SPOPS_STATUS_OK;
 }
 
-const spops_plan_file spops_partition_file = {.magic = "SPOPPAR",
-                                              .version = 1,
-                                              .numbers = put_numbers,
-                                              .place = place,
-                                              .describe = describe,
-                                              .fetch = fetch,
-                                              .check = check,
-                                              .make = make};
+const spops_plan_file spops_partition_file = {
+    .magic = "SPOPPAR",
+    .version = 1,
+    .numbers = put_numbers,
+    .place = place,
+    .describe = describe,
+    .fetch = fetch,
+    .check = check,
+    .make = make,
+};

@@ -555,15 +555,17 @@ static void relation_of_segments(const spops_plan *plan, spops_relation *r)
                               .order = s->by_row.order};
 }
 
-const spops_plan_ops spops_segments_plan_ops = {.handle_bytes = sizeof(struct spops_segments),
-                                                .num_fields = NUM_FIELDS,
-                                                .read = read_segments,
-                                                .carve = carve_segments,
-                                                .carve_workspace = carve_segments_workspace,
-                                                .empty = empty_segments,
-                                                .relation = relation_of_segments,
-                                                .file = &spops_segments_file,
-                                                .state = state_of_segments};
+const spops_plan_ops spops_segments_plan_ops = {
+    .handle_bytes = sizeof(struct spops_segments),
+    .num_fields = NUM_FIELDS,
+    .read = read_segments,
+    .carve = carve_segments,
+    .carve_workspace = carve_segments_workspace,
+    .empty = empty_segments,
+    .state = state_of_segments,
+    .relation = relation_of_segments,
+    .file = &spops_segments_file,
+};
 
 spops_status spops_segments_update(spops_context *ctx, spops_segments *segments,
                                    const int32_t *num_terms, const int32_t *keys,

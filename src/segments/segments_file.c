@@ -289,11 +289,13 @@ static spops_status make(spops_context *ctx, const char *call, const void *image
     return spops_segments_image_build(ctx, call, image, 0, out);
 }
 
-const spops_plan_file spops_segments_file = {.magic = "SPOPSEG",
-                                             .version = 4, // zeros are whole numbers
-                                             .numbers = spops_segments_image_numbers,
-                                             .place = spops_segments_image_place,
-                                             .describe = describe,
-                                             .fetch = fetch,
-                                             .check = spops_segments_image_check,
-                                             .make = make};
+const spops_plan_file spops_segments_file = {
+    .magic = "SPOPSEG",
+    .version = 4, // zeros are whole numbers
+    .numbers = spops_segments_image_numbers,
+    .place = spops_segments_image_place,
+    .describe = describe,
+    .fetch = fetch,
+    .check = spops_segments_image_check,
+    .make = make,
+};

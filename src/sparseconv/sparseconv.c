@@ -276,19 +276,21 @@ fail:
     return status;
 }
 
-const spops_plan_ops spops_sparseconv_plan_ops = {.handle_bytes = sizeof(struct spops_sparseconv),
-                                                  .num_fields = NUM_FIELDS,
-                                                  .read = read_sparseconv,
-                                                  .bind = bind_sparseconv,
-                                                  .carve = carve_sparseconv,
-                                                  .prepare = spops_tapconv_prepare,
-                                                  .empty = empty_sparseconv,
-                                                  .destroy = spops_tapconv_destroy,
-                                                  .bytes = spops_tapconv_bytes,
-                                                  .scratch_bytes = spops_tapconv_scratch_bytes,
-                                                  .update = update_sparseconvs,
-                                                  .relation = spops_relation_of_part,
-                                                  .state = spops_tapconv_state};
+const spops_plan_ops spops_sparseconv_plan_ops = {
+    .handle_bytes = sizeof(struct spops_sparseconv),
+    .num_fields = NUM_FIELDS,
+    .read = read_sparseconv,
+    .bind = bind_sparseconv,
+    .carve = carve_sparseconv,
+    .prepare = spops_tapconv_prepare,
+    .empty = empty_sparseconv,
+    .update = update_sparseconvs,
+    .state = spops_tapconv_state,
+    .relation = spops_relation_of_part,
+    .destroy = spops_tapconv_destroy,
+    .bytes = spops_tapconv_bytes,
+    .scratch_bytes = spops_tapconv_scratch_bytes,
+};
 
 // ---- Calls --------------------------------------------------------------------------------------
 
