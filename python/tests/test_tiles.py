@@ -2,6 +2,7 @@
 """A part of a cloud gives what the whole gives, bit for bit: operators, a network over tiles of four sizes, and jobs."""
 import importlib.util
 import io
+import math
 import os
 import re
 import shlex
@@ -21,6 +22,7 @@ import spops.functional as F
 import spops.nn as snn
 from spops.tiles import Failed, Grid, Job, Segment, run
 from spops.tiles._job import POINT, _by_cell, _by_index
+from spops.tiles._las import whole as whole_file
 from spops.tiles._loaders import Processes, Room, Threads, bytes_of, loaders
 from spops.tiles._run import runtime_env
 from watched_job import Watched
@@ -299,8 +301,8 @@ def test_order_of_parts(device):
     for i in range(3):
         bad = xyz.copy()
         bad[77, i] = np.nan
-        with pytest.raises(ValueError, match="or nowhere"):
-            grid.voxels(bad)
+        with pytest.raises(ValueError, match=rf"points\[1077\]\[{i}\] lies in voxel nan, expected less than 2\^31 - 2\^16"):
+            grid.voxels(bad, first=1000)
 
 
 def test_it_goes_on(scan, tmp_path, device):
@@ -544,18 +546,38 @@ def test_crop_independent_is_of_its_thread():
 
 
 def test_refusals(scan, tmp_path, device):
-    with pytest.raises(ValueError, match="voxel_m is 0, expected more than 0"):
-        Grid(0, 1, 1)
-    with pytest.raises(ValueError, match="tile is 0 and halo 1"):
-        Grid(1.0, 0, 1)
-    with pytest.raises(ValueError, match="two files have one name"):
-        Job.create([scan[0], scan[0]], tmp_path / "out", 1.0, 50, 10)
-    with pytest.raises(ValueError, match="a point lies at voxel .*, or nowhere"):
+    for numbers, text in {
+        (0, 1, 1): "voxel_m is 0, expected a finite number of more than 0", (math.inf, 1, 1): "voxel_m is inf",
+        (1.0, 0, 1): "tile is 0, expected a whole number of voxels, 1 to 2", (1.0, 1, math.inf): "halo is inf", (1.0, 1, 1.5): "halo is 1.5",
+        (1.0, 1, -1): "halo is -1, expected a whole number of voxels, 0 to", (1.0, 1, 1, (0.0, 0.0)): "origin_m is .*, expected three finite",
+        (1.0, 1, 1, (0.0, math.nan, 0.0)): "origin_m is", (1.0, 1, math.nan): "halo is nan",
+    }.items():  # fmt: skip
+        with pytest.raises(ValueError, match=f"Grid: {text}"):
+            Grid(*numbers)
+    twin = tmp_path / "twin"
+    twin.mkdir()
+    (twin / "a.copc.laz").write_bytes(Path(scan[0]).read_bytes())
+    for files, out, voxel_m, tile_m, text in (
+        ([scan[0], scan[0]], "out", 1.0, 50, "have one name, a.laz"), ([scan[0], twin / "a.copc.laz"], "out", 1.0, 50, "have one name, a.laz"),
+        ([], "out", 1.0, 50, "files is"), (scan[0], "out", 1.0, 50, "files is"), (scan, "out", 0, 50, "voxel_m is 0"),
+        (scan, "out", 1.0, -5, "tile_m is -5, expected a finite number of more than 0"), (scan, "out", 1.0, math.nan, "tile_m is nan"),
+        (scan, "out", 1e-300, 50, "Grid: tile is 4.61168601843e.18"), (scan, "", 1.0, 50, "a.laz is there, and not by this job"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=text):
+            Job.create(files, tmp_path / out, voxel_m, tile_m, 10)
+    assert {p.name for p in tmp_path.iterdir()} == {"a.laz", "b.las", "twin"}  # nothing was written
+    with pytest.raises(ValueError, match=r"Grid: points\[0\]\[0\] lies in voxel 1e.14, expected"):
         Grid(1e-9, 1, 1).voxels(np.array([[1e5, 0.0, 0.0]]))
     job = Job.create(scan[:1], tmp_path / "out", 1.0, 50, 10)
     with pytest.raises(ValueError, match="engine is 'dask', expected local or ray"):
         run(job, lambda: by_height, "dask")
-    with pytest.raises(Failed, match="3 labels for"):
+    for name, value in dict(retries=-1, workers=0, readers=0, cpus=-1.0, gpus=math.nan, memory_bytes=0).items():
+        with pytest.raises(ValueError, match=f"run: {name} is {value}, expected"):
+            run(job, lambda: by_height, **{name: value})
+    for part in (job.tiles, lambda: job.label((0, 0), by_height), lambda: job.write(0), lambda: job.is_complete(0)):
+        with pytest.raises(ValueError, match="a.laz is not cut, expected all files to be"):
+            part()
+    with pytest.raises(Failed, match=r"labels have shape \[3\], expected \["):
         run(job, lambda: lambda tile: (np.zeros(3), None), retries=0, show=False)
     with pytest.raises(ValueError, match="points have no label"):
         for key in job.tiles()[1:]:
@@ -563,6 +585,117 @@ def test_refusals(scan, tmp_path, device):
         job._part(job.tiles()[0]).touch()
         np.savez(job._part(job.tiles()[0]), **dict.fromkeys(("files", "counts", "index", "labels"), np.zeros(0, np.int64)))
         job.write(0)
+
+
+def test_what_a_function_says(scan, tmp_path, device):
+    """Labels that the field cannot have, and arrays of other shapes, are errors, not other labels."""
+    job = Job.create(scan[1:], tmp_path / "out", 1.0, 1000, 10, keep_logits=True, field="return_number")
+    job.cut(0)
+    (key,) = job.tiles()
+    n = job.files[0].num_points
+    for given, error, text in (
+        ((np.full(n, 300), None), ValueError, r"labels\[0\] is 300, expected a whole number from 0 to 15 for return_number"),
+        ((np.full(n, -1), None), ValueError, r"labels\[0\] is -1"), ((np.r_[np.zeros(n - 1), np.nan], None), ValueError, rf"labels\[{n - 1}\] is nan"),
+        ((np.full(n, 1.5), None), ValueError, r".* is 1\.5"), ((np.zeros((n, 1)), None), ValueError, rf"labels have shape \[{n}, 1\], expected \[{n}\]"),
+        ((np.zeros(n), np.zeros((3, 4))), ValueError, rf"logits have shape \[3, 4\], expected \[{n}, classes\]"),
+        (np.zeros(n), TypeError, "the function gave ndarray, expected two values"), (None, TypeError, "the function gave NoneType"),
+    ):  # fmt: skip
+        with pytest.raises(error, match=rf"tile \(\d+, \d+\): {text}"):
+            job.label(key, lambda tile: given)
+        assert not job.is_labelled(key)
+    job.label(key, lambda tile: (torch.arange(n) % 16, torch.ones(n, 2)))
+    job.write(0)
+    laspy = pytest.importorskip("laspy")
+    assert np.array_equal(np.asarray(laspy.read(job.target(0)).return_number), np.arange(n) % 16)
+    for field, text in {"X": "field is 'X', the coordinates", "z": "field is 'z'", "": "field is ''", "n" * 33: "expected a name of 1 to 32 bytes"}.items():
+        with pytest.raises(ValueError, match=text):
+            Job.create(scan, tmp_path / "new", 1.0, 50, 10, field=field)
+
+
+def test_odd_files(tmp_path, device):
+    """Files without points and with one; points on borders of tiles, twice in one place, below 0; a halo beyond everything."""
+    laspy = pytest.importorskip("laspy")
+    lines = np.arange(-60, 61, 20.0)
+    places = np.stack(np.meshgrid(lines, lines, [0.0]), -1).reshape(-1, 3)
+    clouds = {"none.laz": places[:0], "none.las": places[:0], "one.laz": places[:1], "twice.las": np.repeat(places[5:7], 100, 0), "border.laz": places}
+    files = [write_laz(tmp_path / name, points - [0.3, 0.7, 20.0]) for name, points in clouds.items()]
+    found = {}
+    for halo in (0, 41, 10**9):
+        job = Job.create(files, tmp_path / f"out{halo}", 1.0, 20, halo, origin_m=(494000, 4878000, 0), keep_logits=True)
+        run(job, lambda: small(device), show=False, readers=2, workers=2)
+        found[halo] = np.concatenate([job.labels_of(i)[1] for i in (2, 3, 4)])
+        assert [len(laspy.read(job.target(i)).x) for i in range(5)] == [len(points) for points in clouds.values()]
+        assert len(job.tiles()) == 49 and all(np.array_equal(job.load(k).voxels[job.load(k).is_core, :2] // 20, [k] * job.load(k).is_core.sum()) for k in job.tiles()[::9])
+    assert np.array_equal(found[41], found[10**9])
+    nothing = Job.create(files[:2], tmp_path / "nothing", 1.0, 20, 5)
+    run(nothing, lambda: by_height, show=False)
+    assert nothing.tiles() == [] and nothing.is_written(0) and nothing.is_written(1)
+    far = write_laz(tmp_path / "far.las", np.array([[0, 0, 0.0], [0, 0, 1e5]]))
+    job = Job.create([far], tmp_path / "far", 1e-5 * 4.3, 1e-3, 0)
+    with pytest.raises(Failed, match=r"cut .*far.las: (.|\n)*points\[0\]\[0\] lies in voxel 1.149e.10, expected"):
+        run(job, lambda: by_height, show=False)
+    job = Job.create([far], tmp_path / "deep", 0.002, 10, 0, origin_m=(494000, 4878000, 0))
+    with pytest.raises(Failed, match="50000000 voxels along an axis, expected less than 2.23"):
+        run(job, lambda: small(device), show=False, retries=0)
+
+
+def test_damaged_files(scan, tmp_path, device):
+    """A file that ends too early fails the pass that reads it, by its name, and leaves nothing that would be taken for its points."""
+    for path, end in ((scan[0], 40000), (scan[1], 40007), (scan[1], 375 + 30 * 1000)):
+        bad = tmp_path / ("short" + Path(path).suffix)
+        bad.write_bytes(Path(path).read_bytes()[:end])
+        out = tmp_path / f"out{end}"
+        job = Job.create([bad, scan[0]], out, 1.0, 50, 10)
+        with pytest.raises(Failed, match=f"1 parts failed\ncut {bad}: "):
+            run(job, lambda: by_height, show=False, retries=0)
+        assert not job.is_cut(0) and job.is_cut(1) and not list((out / "parts").iterdir())
+        bad.unlink()
+    text = tmp_path / "text.laz"
+    text.write_text("no points")
+    with pytest.raises(ValueError, match="text.laz: Invalid file signature"):
+        Job.create([text], tmp_path / "out", 1.0, 50, 10)
+    for scales in ((0.0, 1.0, 1.0), (math.nan, 1.0, 1.0), (1.0, 1.0, math.inf)):
+        odd = bytearray(Path(scan[1]).read_bytes())
+        odd[131:155] = struct.pack("<3d", *scales)
+        (tmp_path / "odd.las").write_bytes(odd)
+        with pytest.raises(ValueError, match=r"odd.las: scales are \("):
+            Job.create([tmp_path / "odd.las"], tmp_path / "out", 1.0, 50, 10)
+    assert not (tmp_path / "out").exists()
+
+
+def test_half_written_is_swept(scan, tmp_path, device):
+    """What a process left half written when it was killed goes with the next run, and is never taken for a part."""
+    job = Job.create(scan, tmp_path / "out", 1.0, 50, 10, keep_logits=True)
+    half = [tmp_path / "out" / name for name in ("cut/.77.0", "parts/.77.0_0.npz", ".77.a.laz")]
+    half[0].mkdir()
+    (half[0] / "0_0.bin").write_bytes(bytes(POINT.itemsize))
+    half[1].touch(), half[2].touch()
+    assert not job.is_cut(0)
+    run(job, lambda: by_height, show=False)
+    assert not any(p.exists() for p in half)
+    whole = Job.create(scan, tmp_path / "whole", 1.0, 50, 10, keep_logits=True)
+    run(whole, lambda: by_height, show=False)
+    assert_same(job, whole)
+
+    with pytest.raises(ZeroDivisionError), whole_file(tmp_path / "new") as part:
+        part.write_text("half")
+        1 / 0
+    assert not [p for p in tmp_path.iterdir() if "new" in p.name]
+
+
+def test_file_worker_ends(scan, tmp_path, device):
+    """A process that cuts or writes is killed: its file is tried again, and other files are done; one that always ends is given up."""
+    more = [*scan, write_laz(tmp_path / "c.laz", airborne(3000))]
+    for dies, where in (("once", "cut"), ("once", "write"), ("always", "write")):
+        job = Watched.create(more, tmp_path / f"{dies}_{where}", 1.0, 60, 10, keep_logits=True)
+        (tmp_path / f"{dies}_{where}" / f"{where}_1_{dies}").touch()
+        if dies == "once":
+            run(job, lambda: by_height, show=False, workers=2)
+            assert all(map(job.is_written, range(3)))
+        else:
+            with pytest.raises(Failed, match=f"1 parts failed\nwrite {scan[1]}: its process ended each time"):
+                run(job, lambda: by_height, show=False, workers=2, retries=1)
+            assert [job.is_written(i) for i in range(3)] == [True, False, True]
 
 
 def test_command(scan, tmp_path, device, capsys):

@@ -10,7 +10,7 @@ from spops.tiles import Job
 
 
 class Watched(Job):
-    """A job that says in files which tiles were loaded, and whose loader dies or fails once where a file says so."""
+    """A job that says in files which tiles were loaded, and whose processes die or fail where a file says so."""
 
     def load(self, key, empty=np.empty):
         place, name = Path(self.out), f"{key[0]}_{key[1]}"
@@ -23,6 +23,21 @@ class Watched(Job):
         tile = super().load(key, empty)
         (place / f"loaded_{name}_{'loader' if loader else 'here'}_{os.getpid()}").touch()
         return tile
+
+    def _ends(self, name):
+        """In a process of a pool: it ends where a file says so, once or always."""
+        place = Path(self.out, f"{name}_once")
+        if place.exists() or Path(self.out, f"{name}_always").exists():
+            place.unlink(missing_ok=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def cut(self, file):
+        self._ends(f"cut_{file}")
+        return super().cut(file)
+
+    def write(self, file):
+        self._ends(f"write_{file}")
+        return super().write(file)
 
     @classmethod
     def seen(cls, job):

@@ -2,8 +2,7 @@
 """A job in parts: each part is a file that is there whole or not at all, so that a job goes on where it ended.
 
     out/job.json            what the job is; another one is refused
-    out/cut/F/I_J.bin       points of file F in cell (I, J), as they are stored
-    out/cut/F/done
+    out/cut/F/I_J.bin       points of file F in cell (I, J), as they are stored; the folder has another name until all are there
     out/parts/I_J.npz       labels of a tile's core: files, how many points of each, their indices, in that order
     out/tries/I_J           how often a tile was begun
     out/NAME.laz            copies of the files, with labels
@@ -11,6 +10,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 from collections.abc import Callable, Sequence
@@ -20,12 +20,13 @@ from pathlib import Path
 import numpy as np
 
 from . import _las
-from ._grid import Grid, Key, Tile
+from ._grid import Grid, Key, Tile, length
 
 # Of a point in the cut. The first three are what the file has, which scales and offsets make metres of.
 POINT = np.dtype([("xyz", "<i4", 3), ("index", "<u4"), ("intensity", "<u2")])
 BYTES = np.dtype(f"V{POINT.itemsize}")  # NumPy moves these faster than the same structure
 BUFFERED = 8_000_000  # points of a file that are held before they are written
+FEW_CELLS = 1024  # of a tile: as many are asked for one by one
 BLOCK = 1 << 15  # points of which numbers are made at a time: they stay in a core's cache
 
 
@@ -38,14 +39,17 @@ class Source:
     bytes: int
     scales: tuple[float, float, float]
     offsets: tuple[float, float, float]
+    most: int = 255  # of a label
 
     @classmethod
-    def of(cls, path: str | os.PathLike) -> Source:
+    def of(cls, path: str | os.PathLike, field: str = "classification") -> Source:
         path = os.path.abspath(path)
-        n, scales, offsets = _las.read_header(path)
+        n, scales, offsets, most = _las.read_header(path, field)
         if n >= 2**32:
             raise ValueError(f"{path}: {n} points, expected less than 2^32")
-        return cls(path, n, os.path.getsize(path), scales, offsets)
+        if not all(map(math.isfinite, (*scales, *offsets))) or 0 in scales:
+            raise ValueError(f"{path}: scales are {scales} and offsets {offsets}, expected finite numbers, of scales not 0")
+        return cls(path, n, os.path.getsize(path), scales, offsets, most)
 
     def metres(self, stored: np.ndarray) -> np.ndarray:
         xyz = np.empty(stored.shape)
@@ -57,6 +61,11 @@ class Source:
 
 def _name(key: Key) -> str:
     return f"{key[0]}_{key[1]}"
+
+
+def _key(name: str) -> Key:
+    i, j = name.split("_")
+    return int(i), int(j)
 
 
 def _blocks(n: int):
@@ -108,10 +117,15 @@ def arrays_of(n: int, empty: Callable) -> dict[str, np.ndarray]:
 
 def _write(path: Path, write: Callable) -> None:
     """A file that is there whole or not at all."""
-    part = path.with_name(f".{os.getpid()}.{path.name}")
-    with open(part, "wb") as f:
+    with _las.whole(path) as part, open(part, "wb") as f:
         write(f)
-    os.replace(part, path)
+
+
+def said(key: Key, given: object) -> tuple:
+    """What a function said of a tile: labels, and logits or None."""
+    if not isinstance(given, (tuple, list)) or len(given) != 2:
+        raise TypeError(f"tile {key}: the function gave {type(given).__name__}, expected two values: labels [N], and logits [N, C] or None")
+    return tuple(given)
 
 
 @dataclass(frozen=True)
@@ -123,6 +137,7 @@ class Job:
     grid: Grid
     field: str = "classification"
     keep_logits: bool = False
+    labels_by: str | None = None
 
     @classmethod
     def create(
@@ -135,37 +150,60 @@ class Job:
         origin_m: Sequence[float] = (0.0, 0.0, 0.0),
         field: str = "classification",
         keep_logits: bool = False,
+        labels_by: str | None = None,
     ) -> Job:
         """A job, new or as it was left.
 
         Parameters
         ----------
-        files : paths of LAS, LAZ and COPC files, no two with one name
-        out : folder, made where it is not there
+        files : paths of LAS, LAZ and COPC files, whose copies have names of their own (a.copc.laz becomes a.laz)
+        out : folder, made where it is not there; not that of the files
         voxel_m : m
         tile_m : m, a side of a tile; becomes a whole number of voxels, from 16 on a multiple of 4
         halo_voxels : how many voxels around a tile the network reads (spops.receptive_field_of)
         origin_m : m, lower corner of voxel 0
         field : dimension of the files that gets the labels
         keep_logits : True: parts have the logits too
+        labels_by : what labels the tiles, in words: a job of another network does not go on with what this one left. None: whatever
+            the job in the folder has
 
         Raises
         ------
-        ValueError : two files with one name; a folder with another job.
+        ValueError : files, numbers or a name that cannot be; a folder with another job, or with files that the job would write.
+        OSError : a file that cannot be read, a folder that cannot be written.
         """
-        if len({Path(f).name for f in files}) < len(files):
-            raise ValueError("Job: two files have one name, expected a name for each")
-        side = round(tile_m / voxel_m)
+        if isinstance(files, (str, os.PathLike)) or not len(files):
+            raise ValueError(f"Job: files is {files!r}, expected a list of one path or more")
+        side = round(min(length(tile_m, "Job: tile_m") / length(voxel_m, "Job: voxel_m"), 2.0**62))
         grid = Grid(voxel_m, max(side if side < 16 else round(side / 4) * 4, 1), halo_voxels, tuple(map(float, origin_m)))
-        job = cls(os.path.abspath(out), tuple(map(Source.of, files)), grid, field, keep_logits)
-        text = json.dumps({**asdict(job), "out": None}, indent=1)
-        place = job._at("job.json")
-        for folder in ("cut", "parts", "tries"):
-            job._at(folder).mkdir(parents=True, exist_ok=True)
-        if place.exists() and place.read_text() != text:
-            raise ValueError(f"Job: {place} says another job (files, grid or field), expected the same one, or an empty folder")
-        _write(place, lambda f: f.write(text.encode()))
+        job = cls(os.path.abspath(out), tuple(Source.of(f, field) for f in files), grid, field, keep_logits, labels_by)
+        first: dict[str, int] = {}
+        for i, source in enumerate(job.files):
+            if (other := first.setdefault(job.target(i).name, i)) != i:
+                raise ValueError(f"Job: files {job.files[other].path} and {source.path} have one name, {job.target(i).name}, expected a name for each")
+        job._begin()
         return job
+
+    def _begin(self) -> None:
+        """The folder of the job, new or as it was left."""
+        place, new = self._at("job.json"), json.loads(json.dumps({**asdict(self), "out": None}))
+        if place.exists():
+            try:
+                old = json.loads(place.read_text())
+            except ValueError:
+                old = {}  # of nobody
+            if self.labels_by is None:
+                new["labels_by"] = old.get("labels_by")
+            others = [name for name in new if old.get(name) != new[name]]
+            if others:
+                raise ValueError(f"Job: {place} says another job ({', '.join(others)}), expected the same one, or an empty folder")
+        else:
+            for i in range(len(self.files)):
+                if self.is_written(i):
+                    raise ValueError(f"Job: {self.target(i)} is there, and not by this job; expected an empty folder as out")
+        for folder in ("cut", "parts", "tries"):
+            self._at(folder).mkdir(parents=True, exist_ok=True)
+        _write(place, lambda f: f.write(json.dumps(new, indent=1).encode()))
 
     def _at(self, *names: str) -> Path:
         return Path(self.out, *names)
@@ -176,14 +214,15 @@ class Job:
     # ---- Cut ------------------------------------------------------------------------------------
 
     def is_cut(self, file: int) -> bool:
-        return self._at("cut", str(file), "done").exists()
+        return self._at("cut", str(file)).exists()
 
     def cut(self, file: int) -> int:
         """Sort the points of a file by cell. Holds BUFFERED of them at a time. Returns how many there are."""
-        source, folder = self.files[file], self._at("cut", str(file))
+        source, folder = self.files[file], self._at("cut", f".{os.getpid()}.{file}")
         if self.is_cut(file):
             return source.num_points
-        shutil.rmtree(folder, ignore_errors=True)  # half done
+        for half in self._at("cut").glob(f".*.{file}"):
+            shutil.rmtree(half, ignore_errors=True)
         folder.mkdir()
         waiting, held, done = {}, 0, 0
         for record in _las.chunks(source.path):
@@ -192,7 +231,7 @@ class Job:
                 points["xyz"][:, axis] = record[name]
             points["intensity"], points["index"] = record["intensity"], np.arange(done, done + len(record))
             for block in _blocks(len(record)):
-                cells[block] = self.grid.cells(self.grid.voxels(source.metres(points["xyz"][block])))
+                cells[block] = self.grid.cells(self.grid.voxels(source.metres(points["xyz"][block]), done + block.start))
             done += len(record)
             order, places = _by_cell(cells)
             points = points.take(order)
@@ -205,7 +244,7 @@ class Job:
         self._flush(folder, waiting)
         if done != source.num_points:
             raise ValueError(f"{source.path}: {done} points, expected the {source.num_points} of its header")
-        (folder / "done").touch()
+        os.rename(folder, self._at("cut", str(file)))
         return done
 
     def _flush(self, folder: Path, waiting: dict) -> None:
@@ -219,10 +258,14 @@ class Job:
         """Tiles with points, once all files are cut, in the order of their places."""
         return sorted({key for i in range(len(self.files)) for key in self.tiles_of(i)})
 
+    def _must_be_cut(self, file: int) -> None:
+        if not self.is_cut(file):
+            raise ValueError(f"Job: {self.files[file].path} is not cut, expected all files to be: Job.cut")
+
     def tiles_of(self, file: int) -> list[Key]:
         """Tiles that have points of a file, once it is cut."""
-        names = (p.stem.split("_") for p in self._at("cut", str(file)).glob("*.bin"))
-        return sorted({self.grid.tile_of((int(i), int(j))) for i, j in names})
+        self._must_be_cut(file)
+        return sorted({self.grid.tile_of(_key(p.stem)) for p in self._at("cut", str(file)).glob("*.bin")})
 
     # ---- Label ----------------------------------------------------------------------------------
 
@@ -235,9 +278,9 @@ class Job:
         for number in range(len(self.files)):
             for entry in os.scandir(self._at("cut", str(number))):
                 if entry.name.endswith(".bin"):
-                    cell = tuple(map(int, entry.name[: -len(".bin")].split("_")))
+                    cell = _key(entry.name[: -len(".bin")])
                     points[cell] = points.get(cell, 0) + entry.stat().st_size // POINT.itemsize
-        return max((sum(points.get(cell, 0) for cell in self.grid.cells_of(key)) for key in keys), default=0)
+        return max((sum(points.get(cell, 0) for cell in self.grid.cells_of(key, points)) for key in keys), default=0)
 
     def load(self, key: Key, empty: Callable = np.empty) -> Tile:
         """The points of a tile and of its halo; empty: (shape, dtype) -> array, which makes the arrays."""
@@ -257,9 +300,11 @@ class Job:
 
     def _points(self, key: Key, file: int) -> np.ndarray:
         """The points of a file that a tile reads, in the order of the file."""
-        found = []
-        for cell in self.grid.cells_of(key):
-            path = self._at("cut", str(file), f"{_name(cell)}.bin")
+        self._must_be_cut(file)
+        folder, found = self._at("cut", str(file)), []
+        cells = self.grid.cells_of(key, None if self.grid.num_cells_of(key) <= FEW_CELLS else [_key(p.stem) for p in folder.glob("*.bin")])
+        for cell in cells:
+            path = folder / f"{_name(cell)}.bin"
             if not path.exists():
                 continue
             points = np.fromfile(path, POINT)
@@ -272,15 +317,25 @@ class Job:
         return _by_index(np.concatenate(found).view(POINT)) if found else np.empty(0, POINT)
 
     def keep(self, tile: Tile, labels: np.ndarray, logits: np.ndarray | None = None) -> None:
-        """Keep what was said of a tile: labels [N], logits [N, C] of all its points, of which the core counts."""
-        core = tile.is_core
-        if len(labels) != len(tile):
-            raise ValueError(f"tile {tile.key}: {len(labels)} labels for {len(tile)} points")
-        more = {} if logits is None or not self.keep_logits else dict(logits=logits[core])
+        """Keep what was said of a tile: labels [N], whole numbers, and logits [N, C] of all its points, of which the core counts."""
+        core, labels = tile.is_core, np.asarray(labels)
+        if labels.shape != (len(tile),):
+            raise ValueError(f"tile {tile.key}: labels have shape {list(labels.shape)}, expected [{len(tile)}]")
         ends = np.searchsorted(tile.source[core], np.arange(len(self.files) + 1, dtype=np.int32))  # points of a tile lie by file
         counts = np.diff(ends)
         files = np.flatnonzero(counts).astype(np.int32)
         counts = counts[files]
+        most = min((self.files[f].most for f in files), default=255)
+        bad = core & ~((labels >= 0) & (labels <= most) & (labels == np.floor(labels)))
+        if bad.any():
+            i = int(bad.argmax())
+            raise ValueError(f"tile {tile.key}: labels[{i}] is {labels[i]}, expected a whole number from 0 to {most} for {self.field}")
+        more = {}
+        if logits is not None and self.keep_logits:
+            logits = np.asarray(logits)
+            if logits.ndim != 2 or len(logits) != len(tile):
+                raise ValueError(f"tile {tile.key}: logits have shape {list(logits.shape)}, expected [{len(tile)}, classes]")
+            more = dict(logits=logits[core])
         index = tile.index[core].astype(np.uint32)
         _write(self._part(tile.key), lambda f: np.savez(f, files=files, counts=counts, index=index, labels=labels[core].astype(np.uint8), **more))
 
@@ -289,8 +344,7 @@ class Job:
         if self.is_labelled(key):
             return 0
         tile = self.load(key) if tile is None else tile
-        labels, logits = function(tile)
-        self.keep(tile, labels, logits)
+        self.keep(tile, *said(key, function(tile)))
         return int(tile.is_core.sum())
 
     def begin(self, key: Key) -> int:
@@ -301,8 +355,9 @@ class Job:
         return tries
 
     def forget_tries(self) -> None:
-        for p in self._at("tries").iterdir():
-            p.unlink()
+        """Forget tries, and what was half written when a process ended."""
+        for p in (*self._at("tries").iterdir(), *self._at("parts").glob(".*.npz"), *self._at().glob(".*.la[sz]")):
+            p.unlink(missing_ok=True)
 
     # ---- Write ----------------------------------------------------------------------------------
 

@@ -2,7 +2,9 @@
 """Engines: this process, or Ray. Both take the parts of a job that are not done, and report each one."""
 from __future__ import annotations
 
+import contextlib
 import logging
+import math
 import multiprocessing
 import os
 import shlex
@@ -12,11 +14,15 @@ import traceback
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 
 from ._grid import Key, Tile
-from ._job import Job
+from ._job import Job, said
 from ._loaders import Processes, Threads, end_with_parent, loaders
+
+
+ENDED = "its process ended each time"
 
 
 class Failed(RuntimeError):
@@ -44,13 +50,13 @@ def attempt(job: Job, key: Key, function: Callable, retries: int, tile: Tile | N
     Tries are counted in the job's folder before they begin: a tile that takes its process down counts too.
     keep: instead of job.keep
     """
-    error = "its process ended each time"
+    error = ENDED
     while job.begin(key) <= retries:
         try:
             if job.is_labelled(key):
                 return 0, ""
             tile = job.load(key) if tile is None else tile
-            (keep or job.keep)(tile, *function(tile))
+            (keep or job.keep)(tile, *said(key, function(tile)))
             return int(tile.is_core.sum()), ""
         except Exception:
             error = traceback.format_exc(limit=4)
@@ -88,23 +94,45 @@ def _with_one_thread() -> None:
     os.environ.setdefault("RAYON_NUM_THREADS", "1")
 
 
-def _files_here(name: str, parts: list[int], function: Callable, retries: int, show: bool, failed: dict, workers: int) -> None:
-    """A pass over files, in processes where there are several."""
-    progress = Progress(name, len(parts), show)
+def _files_here(job: Job, name: str, parts: list[int], retries: int, show: bool, failed: dict, workers: int) -> None:
+    """A pass over files, cut or write, in processes where there are several."""
+    progress, function, paths = Progress(name, len(parts), show), getattr(job, name), [f.path for f in job.files]
 
     def done(part: int, points: int, error: str) -> None:
         if error:
-            failed[name, part] = error
+            failed[f"{name} {paths[part]}"] = error
         progress.add(points)
 
     if workers == 1 or len(parts) < 2:
         for part in parts:
             done(part, *_tried(function, part, retries))
         return
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _with_one_thread) as pool:
-        running = {pool.submit(_tried, function, part, retries): part for part in parts}
+    left = dict.fromkeys(parts)
+    for _ in range(retries + 1):  # a process that ends takes the parts of all others with it
+        for part, result in _in_processes(list(left), function, retries, workers):
+            del left[part]
+            done(part, *result)
+        if not left:
+            return
+    for part in left:  # alone, so that each ends its own process at most
+        result = (0, ENDED)
+        for _, result in _in_processes([part], function, retries, 1):
+            pass
+        done(part, *result)
+
+
+def _in_processes(parts: list[int], function: Callable, retries: int, workers: int):
+    """Parts that were tried, and how it went; without those that were not when a process ended."""
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _with_one_thread) as pool, contextlib.suppress(BrokenProcessPool):
+        running: dict = {}
+        try:
+            for part in parts:
+                running[pool.submit(_tried, function, part, retries)] = part
+        except BrokenProcessPool:
+            pass  # those that run say so too
         for future in as_completed(running):
-            done(running[future], *future.result())
+            if not isinstance(future.exception(), BrokenProcessPool):
+                yield running[future], future.result()
 
 
 def _label_here(job: Job, keys: list[Key], make: Callable[[], Callable], retries: int, show: bool, failed: dict, readers: int) -> None:
@@ -137,12 +165,12 @@ def _label_here(job: Job, keys: list[Key], make: Callable[[], Callable], retries
 
 
 def _run_here(job: Job, make: Callable[[], Callable], retries: int, show: bool, failed: dict, workers: int, readers: int) -> None:
-    _files_here("cut", [i for i in range(len(job.files)) if not job.is_cut(i)], job.cut, retries, show, failed, workers)
+    _files_here(job, "cut", [i for i in range(len(job.files)) if not job.is_cut(i)], retries, show, failed, workers)
     if failed:
         return
     _label_here(job, [k for k in job.tiles() if not job.is_labelled(k)], make, retries, show, failed, readers)
     written_not = [i for i in range(len(job.files)) if not job.is_written(i) and job.is_complete(i)]
-    _files_here("write", written_not, job.write, retries, show, failed, workers)
+    _files_here(job, "write", written_not, retries, show, failed, workers)
 
 
 # ---- Ray ----------------------------------------------------------------------------------------
@@ -190,9 +218,11 @@ def _run_ray(
     job: Job, make: Callable[[], Callable], retries: int, show: bool, failed: dict, workers: int, cpus: float, gpus: float, readers: int,
     memory_bytes: int | None,
 ) -> None:  # fmt: skip
-    import ray
-    import ray.data
-
+    try:
+        import ray
+        import ray.data
+    except ImportError as error:
+        raise ImportError("run: engine ray needs Ray: pip install 'spops[tiles]'") from error
     if not ray.is_initialized():
         ray.init(include_dashboard=False, log_to_driver=False, runtime_env=runtime_env())
     logging.getLogger("ray.data").setLevel(logging.WARNING)
@@ -210,7 +240,7 @@ def _run_ray(
 
         for row in ray.data.from_items(parts, override_num_blocks=len(parts)).map(one, num_cpus=1).iter_rows() if parts else ():
             if row["error"]:
-                failed[name, row["part"]] = row["error"]
+                failed[f"{name} {job.files[int(row['part'])].path}"] = row["error"]
             progress.add(int(row["points"]))
 
     files("cut", [i for i in range(len(job.files)) if not job.is_cut(i)], job.cut)
@@ -268,6 +298,13 @@ def run(
     """
     if engine not in ("local", "ray"):
         raise ValueError(f"run: engine is {engine!r}, expected local or ray")
+    whole = dict(retries=(retries, 0), workers=(workers, 1), readers=(readers, 1), memory_bytes=(1 if memory_bytes is None else memory_bytes, 1))
+    for name, (value, least) in whole.items():
+        if not (least <= value < math.inf and value == int(value)):
+            raise ValueError(f"run: {name} is {value}, expected a whole number of {least} or more")
+    for name, share in dict(cpus=cpus, gpus=gpus).items():
+        if not 0 <= share < math.inf:
+            raise ValueError(f"run: {name} is {share}, expected a finite number of 0 or more")
     failed: dict = {}
     job.forget_tries()
     if engine == "local":

@@ -60,7 +60,7 @@ class Segment:
         """The voxels of a tile, and its points in voxels from the first one on."""
         places = torch.from_numpy(tile.voxels).to(self.device)
         low = places.amin(0) if len(tile) else places.new_zeros(3)
-        most = int((places.amax(0) - low).max()) if len(tile) else 0
+        most = int((places.amax(0).long() - low.long()).max()) if len(tile) else 0
         if most >= 2**23:
             raise ValueError(f"tile {tile.key}: {most} voxels along an axis, expected less than 2^23")
         # Whole numbers and a half, which f32 has, and their sum with low in f64.
