@@ -714,6 +714,41 @@ def test_command(scan, tmp_path, device, capsys):
     assert_same(files, whole)
     assert main(arguments) == 0  # nothing is left to do
     assert main([*arguments, "--tile", "70", "--quiet", "--out", str(tmp_path / "bad"), "--retries", "0", "--columns", "4", "--halo", "0"]) == 0
+    weights = tmp_path / "weights.pt"
+    torch.save(example("minkunet").small().state_dict(), weights)
+    capsys.readouterr()
+    assert main([*arguments, "--checkpoint", str(weights)]) == 2  # labels of another network
+    assert "job.json says another job (labels_by), expected the same one" in capsys.readouterr().err
+
+
+def test_command_refuses(scan, tmp_path, device, capsys, monkeypatch):
+    """Each argument that cannot be is named, with its limit, before anything is written."""
+    from spops.tiles.__main__ import main
+
+    example("minkunet")
+    (tmp_path / "empty").mkdir()
+    base = [*scan, "--out", str(tmp_path / "out"), "--network", f"{EXAMPLES}/minkunet.py:small", "--voxel", "2", "--tile", "150", "--halo", "4"]
+    for more, text in {
+        ("--voxel", "0"): "argument --voxel: '0', expected a finite number of more than 0", ("--voxel", "nan"): "argument --voxel: 'nan'",
+        ("--tile=-5",): "argument --tile: '-5', expected", ("--tile", "inf"): "argument --tile: 'inf'", ("--halo=-1",): "--halo: '-1', expected a finite number of 0 or more",
+        ("--halo", "1e20"): "Grid: halo is", ("--retries=-1",): "argument --retries: '-1', expected a whole number of 0 or more",
+        ("--workers", "0"): "argument --workers: '0'", ("--readers", "1.5"): "argument --readers: '1.5'", ("--memory", "0"): "argument --memory: '0'",
+        ("--columns", "0"): "argument --columns: '0'", ("--origin", "nan", "0", "0"): "origin_m is", ("--field", "y"): "field is 'y'",
+        ("--device", "nowhere"): "--device is nowhere: ", ("--network", "minkunet"): "--network is 'minkunet', expected FILE.py:NAME",
+        ("--network", "no.such:NAME"): "--network is 'no.such:NAME'", ("--network", "none.py:NAME"): "none.py", ("--checkpoint", "none.pt"): "none.pt",
+        ("--network", "json:NAME"): "--network: json has no 'NAME'", ("--out", scan[0]): "a.laz", ("--out", str(tmp_path)): "a.laz is there, and not by this job",
+    }.items():  # fmt: skip
+        try:
+            status = main([*base, *more])
+        except SystemExit as error:
+            status = error.code
+        said = capsys.readouterr().err
+        assert status == 2 and text in said and "Traceback" not in said, (more, said)
+    for files, text in (([str(tmp_path / "empty")], "a folder without LAS and LAZ files"), ([str(tmp_path / "none.laz")], "none.laz")):
+        assert main([*files, *base[len(scan) :]]) == 2 and text in capsys.readouterr().err
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, real=importlib.util.find_spec: None if name == "ray" else real(name))
+    assert main([*base, "--engine", "ray"]) == 2 and "--engine ray needs Ray: pip install 'spops[tiles]'" in capsys.readouterr().err
+    assert {p.name for p in tmp_path.iterdir()} == {"a.laz", "b.las", "empty"}
 
 
 def test_commands_of_the_page(device):
