@@ -100,11 +100,9 @@ static void check_shape(test_device *d, const int64_t shape[2], spops_activation
 
 static const int all_kinds[] = {0, 1, 2, 3, 4, 5, 6};
 
-ParameterizedTestParameters(activation, agrees)
-{
-    return every_case(test_row_dtypes, NUM_REAL_DTYPES, all_kinds, REF_NUM_ACTIVATIONS);
-}
-ParameterizedTest(struct case_param *p, activation, agrees, .timeout = 600)
+CaseTest(activation, agrees,
+         every_case(test_row_dtypes, NUM_REAL_DTYPES, all_kinds, REF_NUM_ACTIVATIONS),
+         .timeout = 600)
 {
     uint64_t stream = case_number(p) << 32;
     test_rng rng = test_rng_make(stream + 11);
@@ -183,11 +181,8 @@ static void check_sums(const struct case_param *p, const test_operator *form, ui
     test_close(&d);
 }
 
-ParameterizedTestParameters(activation, sums_agree)
-{
-    return every_case(test_row_dtypes, NUM_REAL_DTYPES, all_kinds, 1);
-}
-ParameterizedTest(struct case_param *p, activation, sums_agree, .timeout = 600)
+CaseTest(activation, sums_agree, every_case(test_row_dtypes, NUM_REAL_DTYPES, all_kinds, 1),
+         .timeout = 600)
 {
     const test_operator form = {.what = "sum",
                                 .run = run_sum,
@@ -223,11 +218,8 @@ static void reference_sum_backward(void *user, const double *const *in, ref_tens
     }
 }
 
-ParameterizedTestParameters(activation, gradients_of_sums_agree)
-{
-    return every_case(test_row_dtypes, NUM_REAL_DTYPES, all_kinds, 1);
-}
-ParameterizedTest(struct case_param *p, activation, gradients_of_sums_agree, .timeout = 600)
+CaseTest(activation, gradients_of_sums_agree,
+         every_case(test_row_dtypes, NUM_REAL_DTYPES, all_kinds, 1), .timeout = 600)
 {
     const test_operator form = {.what = "gradients of a sum",
                                 .run = run_sum_backward,
@@ -238,11 +230,7 @@ ParameterizedTest(struct case_param *p, activation, gradients_of_sums_agree, .ti
 }
 
 // A step of gradient descent: out is x, and rows after those in use stay.
-ParameterizedTestParameters(activation, adds_in_place)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, activation, adds_in_place)
+BackendTest(activation, adds_in_place)
 {
     enum { ROWS = 9, COLS = 5, N = ROWS * COLS, IN_USE = 4 };
     static const int32_t in_use = IN_USE;
@@ -272,11 +260,7 @@ ParameterizedTest(struct backend_param *p, activation, adds_in_place)
     test_close(&d);
 }
 
-ParameterizedTestParameters(activation, refuses_sums)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, activation, refuses_sums)
+BackendTest(activation, refuses_sums)
 {
     enum { ROWS = 4, COLS = 6, N = ROWS * COLS };
     static const float zeros[3 * N];
@@ -319,11 +303,7 @@ ParameterizedTest(struct backend_param *p, activation, refuses_sums)
 }
 
 // What a sanitizer runs.
-ParameterizedTestParameters(activation, small)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, activation, small, .timeout = 600)
+BackendTest(activation, small, .timeout = 600)
 {
     test_rng rng = test_rng_make(12);
     uint64_t stream = 0;
@@ -379,11 +359,7 @@ static void download(test_device *d, float *values, const float *from, int64_t n
     test_download_i32(d, (int32_t *)(void *)values, (const int32_t *)(const void *)from, n);
 }
 
-ParameterizedTestParameters(activation, error_of_f32)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, activation, error_of_f32)
+BackendTest(activation, error_of_f32)
 {
     static float x[POINTS], found[POINTS];
     test_device d;
@@ -413,11 +389,7 @@ ParameterizedTest(struct backend_param *p, activation, error_of_f32)
 }
 
 // What an activation says of numbers that are none.
-ParameterizedTestParameters(activation, limits)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, activation, limits)
+BackendTest(activation, limits)
 {
     enum { N = 6 };
     const float x[N] = {-INFINITY, INFINITY, NAN, -3e38f, 3e38f, -1e5f};
@@ -486,11 +458,7 @@ Test(activation, of_every_instruction_set)
 
 // ---- Rows in use, places, and what is refused ---------------------------------------------------
 
-ParameterizedTestParameters(activation, of_rows_in_use)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, activation, of_rows_in_use)
+BackendTest(activation, of_rows_in_use)
 {
     enum { ROWS = 9, COLS = 5, N = ROWS * COLS };
     static const int32_t counts[] = {0, 1, 4, ROWS, ROWS + 3, -2};
@@ -535,11 +503,7 @@ ParameterizedTest(struct backend_param *p, activation, of_rows_in_use)
     test_close(&d);
 }
 
-ParameterizedTestParameters(activation, refuses)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, activation, refuses)
+BackendTest(activation, refuses)
 {
     enum { ROWS = 4, COLS = 6, N = ROWS * COLS };
     static const float zeros[N];

@@ -305,11 +305,7 @@ static void check_sizes(test_device *d, int num_rows, int num_cols, spops_dtype 
     }
 }
 
-ParameterizedTestParameters(addnorm, agrees)
-{
-    return every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0);
-}
-ParameterizedTest(struct case_param *p, addnorm, agrees, .timeout = 600)
+CaseTest(addnorm, agrees, every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0), .timeout = 600)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
@@ -318,11 +314,7 @@ ParameterizedTest(struct case_param *p, addnorm, agrees, .timeout = 600)
 }
 
 // What a sanitizer runs.
-ParameterizedTestParameters(addnorm, small)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, addnorm, small, .timeout = 600)
+BackendTest(addnorm, small, .timeout = 600)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
@@ -383,11 +375,7 @@ static void check_bits(test_device *d, int64_t cols, spops_dtype dtype, bool nor
         guarded_destroy(&v[i]);
 }
 
-ParameterizedTestParameters(addnorm, bits_of_calls_in_turn)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, addnorm, bits_of_calls_in_turn)
+BackendTest(addnorm, bits_of_calls_in_turn)
 {
     static const int64_t cols[] = {5, 32, 256, 384, 512, 520};
     test_device d;
@@ -400,11 +388,7 @@ ParameterizedTest(struct backend_param *p, addnorm, bits_of_calls_in_turn)
 }
 
 // Without norm_y one matrix may be grad_total, grad_x and grad_y.
-ParameterizedTestParameters(addnorm, gradients_in_one_place)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, addnorm, gradients_in_one_place)
+BackendTest(addnorm, gradients_in_one_place)
 {
     enum { ROWS = 5, COLS = 16, N = ROWS * COLS, TOTAL = 0, GRAD_OUT, GRAD_TOTAL, X, Y, PLACES };
     float values[PLACES * N], found[PLACES * N];
@@ -441,11 +425,7 @@ ParameterizedTest(struct backend_param *p, addnorm, gradients_in_one_place)
     test_close(&d);
 }
 
-ParameterizedTestParameters(addnorm, refused)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, addnorm, refused)
+BackendTest(addnorm, refused)
 {
     static const float zeros[48];
     float after[48];

@@ -123,11 +123,7 @@ static int64_t run_out_of_operator(test_device *d, drawn_call *c)
     return requests;
 }
 
-ParameterizedTestParameters(allocation, operators)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, allocation, operators, .timeout = 600)
+BackendTest(allocation, operators, .timeout = 600)
 {
     int32_t num;
     const spops_operator *const *ops = spops_operators(&num);
@@ -362,11 +358,7 @@ static void free_setting(setting *s)
     spops_segments_destroy(s->segments);
 }
 
-ParameterizedTestParameters(allocation, other_calls)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, allocation, other_calls, .timeout = 600)
+BackendTest(allocation, other_calls, .timeout = 600)
 {
     static setting s;
     const allocating_call calls[] = {

@@ -1064,11 +1064,7 @@ static void check_case(test_device *d, const attention_shape *shape, const float
     check_tile_case(d, shape, points, backward, dtype, 0, stream);
 }
 
-ParameterizedTestParameters(attention, agrees)
-{
-    return every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0);
-}
-ParameterizedTest(struct case_param *p, attention, agrees, .timeout = 600)
+CaseTest(attention, agrees, every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0), .timeout = 600)
 {
     uint64_t stream = case_number(p) << 32;
     // A narrow dtype differs on the CPU where rows are loaded and stored alone.
@@ -1082,11 +1078,8 @@ ParameterizedTest(struct case_param *p, attention, agrees, .timeout = 600)
     test_close(&d);
 }
 
-ParameterizedTestParameters(attention, agrees_with_other_keys)
-{
-    return every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0);
-}
-ParameterizedTest(struct case_param *p, attention, agrees_with_other_keys, .timeout = 600)
+CaseTest(attention, agrees_with_other_keys, every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0),
+         .timeout = 600)
 {
     uint64_t stream = (case_number(p) << 32) + 5000;
     const int step = test_quick() && p->backend == SPOPS_BACKEND_CPU && p->dtype ? 3 : 1;
@@ -1108,11 +1101,7 @@ static struct criterion_test_params device_cases(void)
 }
 
 // For sanitizers (scripts/gpu-test), and on devices alone: elsewhere `agrees` has all of it.
-ParameterizedTestParameters(attention, small)
-{
-    return device_cases();
-}
-ParameterizedTest(struct case_param *p, attention, small, .timeout = 600)
+CaseTest(attention, small, device_cases(), .timeout = 600)
 {
     uint64_t stream = case_number(p) << 32;
     test_device d;
@@ -1168,11 +1157,7 @@ static struct criterion_test_params halves_on_cuda(void)
     return tested_here(cr_make_param_array(struct case_param, params, 2));
 }
 
-ParameterizedTestParameters(attention, many_tiles_of_a_block)
-{
-    return halves_on_cuda();
-}
-ParameterizedTest(struct case_param *p, attention, many_tiles_of_a_block, .timeout = 600)
+CaseTest(attention, many_tiles_of_a_block, halves_on_cuda(), .timeout = 600)
 {
     uint64_t stream = (case_number(p) << 32) + 9000;
     test_device d;
@@ -1232,11 +1217,7 @@ static bool takes_tile(test_device *d, const attention_shape *shape, bool backwa
     return status == SPOPS_STATUS_OK;
 }
 
-ParameterizedTestParameters(attention, every_tile)
-{
-    return device_cases();
-}
-ParameterizedTest(struct case_param *p, attention, every_tile, .timeout = 600)
+CaseTest(attention, every_tile, device_cases(), .timeout = 600)
 {
     const spops_dtype dtype = (spops_dtype)p->dtype;
     uint64_t stream = case_number(p) << 32;
@@ -1377,11 +1358,7 @@ static const attention_shape joint_shapes[] = {
      PLAIN_HEADS},
 };
 
-ParameterizedTestParameters(attention, both_sides_in_one_pass)
-{
-    return halves_on_cuda();
-}
-ParameterizedTest(struct case_param *p, attention, both_sides_in_one_pass, .timeout = 600)
+CaseTest(attention, both_sides_in_one_pass, halves_on_cuda(), .timeout = 600)
 {
     uint64_t stream = (case_number(p) << 32) + 9500;
     test_device d;
@@ -1444,11 +1421,7 @@ static void table_gradient(test_device *d, spops_matrix qkv, spops_matrix o, con
 
 // As many tiles as parts of the gradient take in several rounds: all patches give what the first 200
 // and the rest do.
-ParameterizedTestParameters(attention, tables_of_many_tiles)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, attention, tables_of_many_tiles)
+BackendTest(attention, tables_of_many_tiles)
 {
     spops_attention_bias bias = spops_attention_bias_default();
     float all[TABLE_LENGTH], head[TABLE_LENGTH], rest[TABLE_LENGTH];
@@ -1507,12 +1480,7 @@ Test(attention, agrees_with_lesser_instruction_sets, .timeout = 600)
     unsetenv("SPOPS_CPU_ISA");
 }
 
-ParameterizedTestParameters(attention, agrees_where_patches_are_large)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, attention, agrees_where_patches_are_large,
-                  .timeout = 600)
+BackendTest(attention, agrees_where_patches_are_large, .timeout = 600)
 {
     const bool cuda = p->backend == SPOPS_BACKEND_CUDA;
     const spops_dtype dtype = cuda ? SPOPS_DTYPE_BF16 : SPOPS_DTYPE_F32;
@@ -1527,11 +1495,7 @@ ParameterizedTest(struct backend_param *p, attention, agrees_where_patches_are_l
     test_close(&d);
 }
 
-ParameterizedTestParameters(attention, agrees_on_scans)
-{
-    return every_launch();
-}
-ParameterizedTest(struct launch_param *p, attention, agrees_on_scans, .timeout = 600)
+LaunchTest(attention, agrees_on_scans, .timeout = 600)
 {
     enum { ROWS_TAKEN = 1200 };
     static float points[ROWS_TAKEN][4];
@@ -1608,11 +1572,7 @@ static void fetch(small_case *s, const float *from, float *to)
 }
 
 // Heads that lie apart in o: the same values, and nothing between them is touched.
-ParameterizedTestParameters(attention, writes_between_other_columns)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, attention, writes_between_other_columns)
+BackendTest(attention, writes_between_other_columns)
 {
     enum { STRIDE = DIM + 2, WIDE = HEADS * STRIDE + 3 };
     small_case s;
@@ -1644,11 +1604,7 @@ ParameterizedTest(struct backend_param *p, attention, writes_between_other_colum
 }
 
 // Of no rows there is nothing to write but the gradient of a table, which is 0.
-ParameterizedTestParameters(attention, of_no_rows)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, attention, of_no_rows)
+BackendTest(attention, of_no_rows)
 {
     static const int32_t offsets[] = {0};
     float ones[9 * HEADS], table[9 * HEADS];
@@ -1690,11 +1646,7 @@ ParameterizedTest(struct backend_param *p, attention, of_no_rows)
 }
 
 // Keys that are less alike count more: as with queries of the other sign.
-ParameterizedTestParameters(attention, scale_may_be_negative)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, attention, scale_may_be_negative)
+BackendTest(attention, scale_may_be_negative)
 {
     small_case s;
     float turned[BIG], got[2][BIG];
@@ -1719,11 +1671,7 @@ ParameterizedTest(struct backend_param *p, attention, scale_may_be_negative)
 }
 
 // A plan that is refilled, with room to spare, gives what a plan made to measure gives.
-ParameterizedTestParameters(attention, runs_on_refilled_patches)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, attention, runs_on_refilled_patches)
+BackendTest(attention, runs_on_refilled_patches)
 {
     enum { GRADS = 3 * ROWS * COLS };
     static const int32_t q_offsets[][4] = {{0, 2, 2, 5}, {0, 6, 6, 6}, {0, 1, 4, 4}};
@@ -1787,11 +1735,7 @@ ParameterizedTest(struct backend_param *p, attention, runs_on_refilled_patches)
 
 // Every refusal: its message, and nothing written.
 // What the rows cannot say; tests/test_operators.c has the faults of arguments.
-ParameterizedTestParameters(attention, refuses)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, attention, refuses)
+BackendTest(attention, refuses)
 {
     const spops_status invalid = SPOPS_STATUS_INVALID_ARGUMENT;
     small_case s;

@@ -70,11 +70,7 @@ static void check_geometry(test_device *d, const spops_bev_geometry *g, const ch
     spops_bev_plan_destroy(plan);
 }
 
-ParameterizedTestParameters(bevpool, geometry)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, bevpool, geometry)
+BackendTest(bevpool, geometry)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
@@ -109,11 +105,7 @@ ParameterizedTest(struct backend_param *p, bevpool, geometry)
 }
 
 // Points right on the cells' boundaries: the lower one is inside, the upper one is not.
-ParameterizedTestParameters(bevpool, boundaries)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, bevpool, boundaries)
+BackendTest(bevpool, boundaries)
 {
     enum { SIDE = 5, CELLS = 2 };
     test_device d;
@@ -161,11 +153,7 @@ ParameterizedTest(struct backend_param *p, bevpool, boundaries)
 }
 
 // Counts published with the data: points kept, cells that hold a point, points of the fullest.
-ParameterizedTestParameters(bevpool, real_rigs)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, bevpool, real_rigs)
+BackendTest(bevpool, real_rigs)
 {
     static const struct {
         char rig, setting;
@@ -339,11 +327,8 @@ static void check_map(test_device *d, const bev_map *map, spops_bev_plan *plan, 
     }
 }
 
-ParameterizedTestParameters(bevpool, agrees_on_maps)
-{
-    return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
-}
-ParameterizedTest(struct case_param *p, bevpool, agrees_on_maps, .timeout = 600)
+CaseTest(bevpool, agrees_on_maps, every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0),
+         .timeout = 600)
 {
     static const int64_t all_cols[] = {1, 3, 4, 5, 31, 32, 33, 80, 256, 320};
     static const spops_bev_shape shapes[] = {{1, 1, 1, 1, 1, 1, 1, 1},
@@ -384,11 +369,8 @@ ParameterizedTest(struct case_param *p, bevpool, agrees_on_maps, .timeout = 600)
     test_close(&d);
 }
 
-ParameterizedTestParameters(bevpool, agrees_on_real_map)
-{
-    return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
-}
-ParameterizedTest(struct case_param *p, bevpool, agrees_on_real_map, .timeout = 600)
+CaseTest(bevpool, agrees_on_real_map, every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0),
+         .timeout = 600)
 {
     test_device d;
     bev_geometry_case g;
@@ -464,11 +446,8 @@ static void check_map_span_grads(test_device *d, const bev_map *map, spops_bev_p
     }
 }
 
-ParameterizedTestParameters(bevpool, span_gradients_agree)
-{
-    return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
-}
-ParameterizedTest(struct case_param *p, bevpool, span_gradients_agree, .timeout = 900)
+CaseTest(bevpool, span_gradients_agree, every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0),
+         .timeout = 900)
 {
     // Tiles of 32 x 1, 16 x 2 and 8 x 4 pixels, with tails; blocks of one tile, and, where a device
     // has fewer than 140 processors, of two and four; batches enough to use buffers again.
@@ -527,11 +506,8 @@ ParameterizedTest(struct case_param *p, bevpool, span_gradients_agree, .timeout 
     test_close(&d);
 }
 
-ParameterizedTestParameters(bevpool, span_gradients_agree_on_real_maps)
-{
-    return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
-}
-ParameterizedTest(struct case_param *p, bevpool, span_gradients_agree_on_real_maps, .timeout = 900)
+CaseTest(bevpool, span_gradients_agree_on_real_maps,
+         every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0), .timeout = 900)
 {
     if (test_quick() || p->dtype == SPOPS_DTYPE_F32 || p->backend == SPOPS_BACKEND_CPU) return;
     for (int setting = 'A'; setting <= 'B'; ++setting) {
@@ -565,11 +541,7 @@ ParameterizedTest(struct case_param *p, bevpool, span_gradients_agree_on_real_ma
 }
 
 // The relation a plan shows is the map.
-ParameterizedTestParameters(bevpool, shows_its_relation)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, bevpool, shows_its_relation)
+BackendTest(bevpool, shows_its_relation)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
@@ -677,11 +649,7 @@ static void check_round_trips(test_device *d, const spops_bev_plan *plan, const 
     spops_bev_plan_destroy(loaded);
 }
 
-ParameterizedTestParameters(bevpool, round_trips)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, bevpool, round_trips)
+BackendTest(bevpool, round_trips)
 {
     static const spops_bev_shape shape = {2, 3, 8, 3, 5, 11, 6, 2};
     test_device d;
@@ -724,11 +692,7 @@ ParameterizedTest(struct backend_param *p, bevpool, round_trips)
 }
 
 // Points outside every interval do not count, whatever they hold.
-ParameterizedTestParameters(bevpool, ignores_points_between)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, bevpool, ignores_points_between)
+BackendTest(bevpool, ignores_points_between)
 {
     static const spops_bev_shape shape = {1, 1, 3, 2, 2, 3, 2, 1};
     static int32_t depth[] = {-5, 11, 3, 7, 99, 0, 8}, feat[] = {77, 3, 3, 3, -9, 0, 0};
@@ -787,11 +751,7 @@ static void enqueue_refill(test_device *d, refill *r)
                    "execute_backward");
 }
 
-ParameterizedTestParameters(bevpool, refill_on_the_stream)
-{
-    return every_refill_launch();
-}
-ParameterizedTest(struct launch_param *p, bevpool, refill_on_the_stream)
+TestOver(bevpool, refill_on_the_stream, struct launch_param *p, every_refill_launch())
 {
     enum { COLS = 20, BATCHES = 2, CAMERAS = 4 };
     test_device d;
@@ -935,11 +895,7 @@ static void refuse_geometry(test_device *d, const bev_geometry_case *g, const ch
     }
 }
 
-ParameterizedTestParameters(bevpool, refuses_geometry)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, bevpool, refuses_geometry)
+BackendTest(bevpool, refuses_geometry)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
@@ -1074,11 +1030,7 @@ static void refuse_map(test_device *d, const map_args *a, bool as_intervals, con
     cr_assert(d->memory.live == live, "%s: leaked", fragment);
 }
 
-ParameterizedTestParameters(bevpool, refuses_maps)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, bevpool, refuses_maps)
+BackendTest(bevpool, refuses_maps)
 {
     test_device d;
     map_args a;
@@ -1169,11 +1121,7 @@ ParameterizedTest(struct backend_param *p, bevpool, refuses_maps)
 }
 
 // What the rows cannot say; tests/test_operators.c has the faults of arguments.
-ParameterizedTestParameters(bevpool, refuses_execution)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, bevpool, refuses_execution)
+BackendTest(bevpool, refuses_execution)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
@@ -1225,11 +1173,7 @@ ParameterizedTest(struct backend_param *p, bevpool, refuses_execution)
     test_close(&d);
 }
 
-ParameterizedTestParameters(bevpool, load_refuses)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, bevpool, load_refuses)
+BackendTest(bevpool, load_refuses)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;

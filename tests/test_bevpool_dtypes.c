@@ -261,11 +261,7 @@ static void check_map(test_device *d, const bev_map *map, spops_bev_plan *plan, 
     }
 }
 
-ParameterizedTestParameters(bevpool_dtypes, agree_on_maps)
-{
-    return every_feature_dtype();
-}
-ParameterizedTest(struct case_param *p, bevpool_dtypes, agree_on_maps, .timeout = 900)
+CaseTest(bevpool_dtypes, agree_on_maps, every_feature_dtype(), .timeout = 900)
 {
     static const int64_t all_cols[] = {1, 3, 16, 17, 33, 80, 128, 200, 256};
     static const test_values kinds[] = {VALUES_RANDOM, VALUES_EXACT, VALUES_CANCEL,
@@ -298,11 +294,7 @@ ParameterizedTest(struct case_param *p, bevpool_dtypes, agree_on_maps, .timeout 
 }
 
 // One cell owns all points but one: its segment is split in many pieces.
-ParameterizedTestParameters(bevpool_dtypes, agree_on_one_full_cell)
-{
-    return every_feature_dtype();
-}
-ParameterizedTest(struct case_param *p, bevpool_dtypes, agree_on_one_full_cell, .timeout = 900)
+CaseTest(bevpool_dtypes, agree_on_one_full_cell, every_feature_dtype(), .timeout = 900)
 {
     enum { POINTS = 7000 };
     static const spops_bev_shape shape = {1, 1, 50, 10, 14, 4, 3, 1};
@@ -338,11 +330,7 @@ ParameterizedTest(struct case_param *p, bevpool_dtypes, agree_on_one_full_cell, 
 
 // Infinities and NaN of a point stay in its cell and column, and a depth of zero does not hide
 // them.
-ParameterizedTestParameters(bevpool_dtypes, keep_special_values_apart)
-{
-    return every_feature_dtype();
-}
-ParameterizedTest(struct case_param *p, bevpool_dtypes, keep_special_values_apart, .timeout = 900)
+CaseTest(bevpool_dtypes, keep_special_values_apart, every_feature_dtype(), .timeout = 900)
 {
     static const spops_bev_shape shape = {1, 3, 8, 4, 6, 16, 12, 1};
     static const int64_t all_cols[] = {17, 80, 128};
@@ -377,11 +365,7 @@ ParameterizedTest(struct case_param *p, bevpool_dtypes, keep_special_values_apar
     test_close(&d);
 }
 
-ParameterizedTestParameters(bevpool_dtypes, agree_on_real_map)
-{
-    return every_feature_dtype();
-}
-ParameterizedTest(struct case_param *p, bevpool_dtypes, agree_on_real_map, .timeout = 900)
+CaseTest(bevpool_dtypes, agree_on_real_map, every_feature_dtype(), .timeout = 900)
 {
     test_device d;
     bev_geometry_case g;
@@ -448,11 +432,7 @@ static void check_packed_map(test_device *d, const bev_map *map, spops_bev_plan 
     }
 }
 
-ParameterizedTestParameters(bevpool_dtypes, accumulate_in_f16)
-{
-    return every_feature_dtype();
-}
-ParameterizedTest(struct case_param *p, bevpool_dtypes, accumulate_in_f16, .timeout = 900)
+CaseTest(bevpool_dtypes, accumulate_in_f16, every_feature_dtype(), .timeout = 900)
 {
     static const spops_bev_shape shape = {1, 2, 6, 4, 5, 9, 7, 2},
                                  few_cells = {1, 2, 40, 4, 5, 5, 3, 1};
@@ -480,12 +460,7 @@ ParameterizedTest(struct case_param *p, bevpool_dtypes, accumulate_in_f16, .time
 }
 
 // Plans whose counts only the device knows run other kernels.
-ParameterizedTestParameters(bevpool_dtypes, agree_in_plans_of_a_capacity)
-{
-    return every_feature_dtype();
-}
-ParameterizedTest(struct case_param *p, bevpool_dtypes, agree_in_plans_of_a_capacity,
-                  .timeout = 900)
+CaseTest(bevpool_dtypes, agree_in_plans_of_a_capacity, every_feature_dtype(), .timeout = 900)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
@@ -507,11 +482,7 @@ ParameterizedTest(struct case_param *p, bevpool_dtypes, agree_in_plans_of_a_capa
 // One cell, so wide that one group of lanes adds up all of its terms: a 2048 and then ones, which
 // an f16 that holds 2048 is too coarse for. Only a sum whose runs end meets its bound. Then terms
 // that overflow f16 together: an infinity or the sum; and the sum where a scale keeps them small.
-ParameterizedTestParameters(bevpool_dtypes, runs_in_f16_end)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, bevpool_dtypes, runs_in_f16_end)
+BackendTest(bevpool_dtypes, runs_in_f16_end)
 {
     enum { POINTS = 256, COLS = 2048 };
     static const spops_bev_shape shape = {1, 1, POINTS / 16, 4, 4, 1, 1, 1};
@@ -578,11 +549,7 @@ ParameterizedTest(struct backend_param *p, bevpool_dtypes, runs_in_f16_end)
 
 // Each f16 value is a cell's only depth, and every feature is one: 8-bit outputs must be the
 // nearest to it, in every column, whole vectors or not.
-ParameterizedTestParameters(bevpool_dtypes, round_every_f16)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, bevpool_dtypes, round_every_f16)
+BackendTest(bevpool_dtypes, round_every_f16)
 {
     enum { POINTS = 65536, PIXELS = 256, WIDTH = 17 };
     static const spops_bev_shape shape = {1, 1, POINTS / PIXELS, 16, 16, 256, 256, 1};
@@ -692,11 +659,7 @@ static void tear_down(pool_setup *s)
 }
 
 // A struct without its tail is one whose tail is zero, bit for bit.
-ParameterizedTestParameters(bevpool_dtypes, shorter_args)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, bevpool_dtypes, shorter_args)
+BackendTest(bevpool_dtypes, shorter_args)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
@@ -738,11 +701,7 @@ ParameterizedTest(struct backend_param *p, bevpool_dtypes, shorter_args)
     test_close(&d);
 }
 
-ParameterizedTestParameters(bevpool_dtypes, refuse)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, bevpool_dtypes, refuse)
+BackendTest(bevpool_dtypes, refuse)
 {
     const spops_status invalid = SPOPS_STATUS_INVALID_ARGUMENT;
     test_device d;

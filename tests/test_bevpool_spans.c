@@ -85,11 +85,7 @@ static void check_choice(test_device *d, const spops_bev_geometry *g, spops_bev_
     check_plan(d, g, &options, expected, what);
 }
 
-ParameterizedTestParameters(bevpool_spans, choice)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, bevpool_spans, choice)
+BackendTest(bevpool_spans, choice)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
@@ -221,11 +217,7 @@ static void check_rows(test_device *d, const spops_bev_geometry *g, const int64_
 // The kernel has blocks of three sizes: how many fit on a multiprocessor decides, and so how wide
 // rows are and how many depths a wedge has: many in the second map, few in the third. The first two
 // are cut twice.
-ParameterizedTestParameters(bevpool_spans, narrow_and_wide_rows)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, bevpool_spans, narrow_and_wide_rows)
+BackendTest(bevpool_spans, narrow_and_wide_rows)
 {
     static const int64_t all_cols[] = {
         SPOPS_BEV_NARROW_COLS, SPOPS_BEV_NARROW_COLS + 32, 192, 240, 256, 77, 3};
@@ -256,11 +248,7 @@ ParameterizedTest(struct backend_param *p, bevpool_spans, narrow_and_wide_rows)
 
 // Rows wider than a plan of spans was built for go by its lists; and a plan of spans without any
 // clears every cell.
-ParameterizedTestParameters(bevpool_spans, limits)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, bevpool_spans, limits)
+BackendTest(bevpool_spans, limits)
 {
     enum { COLS = 80 };
     test_device d;

@@ -244,11 +244,7 @@ static void check_bits(const test_device *d, lane lanes[NUM_LANES], const char *
 
 // ---- One thread, many streams ----
 
-ParameterizedTestParameters(bevpool_streams, side_by_side)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, bevpool_streams, side_by_side, .timeout = 300)
+BackendTest(bevpool_streams, side_by_side, .timeout = 300)
 {
     test_device d;
     lane lanes[NUM_LANES];
@@ -328,11 +324,7 @@ static void *run_rounds(void *argument)
     return NULL;
 }
 
-ParameterizedTestParameters(bevpool_streams, in_threads)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, bevpool_streams, in_threads, .timeout = 300)
+BackendTest(bevpool_streams, in_threads, .timeout = 300)
 {
     test_device d;
     lane lanes[NUM_LANES];

@@ -325,11 +325,7 @@ static void discard(test_device *d, device_cloud *c)
 
 // ---- Buckets ------------------------------------------------------------------------------------
 
-ParameterizedTestParameters(buckets, created)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, buckets, created)
+BackendTest(buckets, created)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
@@ -364,11 +360,7 @@ typedef enum spoiling {
     NUM_SPOILINGS
 } spoiling;
 
-ParameterizedTestParameters(buckets, set_on_the_stream)
-{
-    return every_launch();
-}
-ParameterizedTest(struct launch_param *p, buckets, set_on_the_stream)
+LaunchTest(buckets, set_on_the_stream)
 {
     enum { ROWS = 6000, SAMPLES = 6 };
     test_device d;
@@ -443,11 +435,7 @@ ParameterizedTest(struct launch_param *p, buckets, set_on_the_stream)
 
 // ---- What is refused ----------------------------------------------------------------------------
 
-ParameterizedTestParameters(buckets, refused)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, buckets, refused)
+BackendTest(buckets, refused)
 {
     const bucket_case c = {"refused", UNIFORM, 100, 2, 10, 12, 0, 2, {ZD, XM}, 0};
     test_device d;

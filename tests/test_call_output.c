@@ -168,11 +168,7 @@ static void check_draw(fixture *f, spops_value *ret)
     drawn_blocks_free(&f->blocks, &f->d);
 }
 
-ParameterizedTestParameters(call_output, drawn)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *param, call_output, drawn, .timeout = 300)
+TestOver(call_output, drawn, struct backend_param *param, every_backend(), .timeout = 300)
 {
     int32_t num;
     const spops_operator *const *ops = spops_operators(&num);

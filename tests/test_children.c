@@ -158,11 +158,7 @@ static void check_created(test_device *d, test_cloud cloud, int32_t dims, int i,
     cloud_free(&rows);
 }
 
-ParameterizedTestParameters(children, created)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, children, created)
+BackendTest(children, created)
 {
     test_device d;
     test_rng rng = test_rng_make(7001);
@@ -266,11 +262,7 @@ static void check_refilled(test_device *d, int i, int order, test_rng *rng)
     free(host), free(zeros);
 }
 
-ParameterizedTestParameters(children, refilled)
-{
-    return every_launch();
-}
-ParameterizedTest(struct launch_param *p, children, refilled)
+LaunchTest(children, refilled)
 {
     test_device d;
     test_rng rng = test_rng_make(7002);
@@ -414,11 +406,8 @@ static void make_sets(test_device *d, channels_case *c, int order, test_rng *rng
 
 static const int factors[] = {2, 3};
 
-ParameterizedTestParameters(children, channels)
-{
-    return every_case(test_row_dtypes, NUM_REAL_DTYPES, factors, 2);
-}
-ParameterizedTest(struct case_param *p, children, channels, .timeout = 600)
+CaseTest(children, channels, every_case(test_row_dtypes, NUM_REAL_DTYPES, factors, 2),
+         .timeout = 600)
 {
     static const int64_t channels[] = {16, 5, 130, 0, 8};
     test_rng rng = test_rng_make((case_number(p) << 32) + 7003);
@@ -441,11 +430,7 @@ ParameterizedTest(struct case_param *p, children, channels, .timeout = 600)
 
 // ---- Refusals -----------------------------------------------------------------------------------
 
-ParameterizedTestParameters(children, refuses)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, children, refuses)
+BackendTest(children, refuses)
 {
     static const int32_t rows[2 * 4] = {0, 1, 2, 3, 1, -1, 0, 5};
     const spops_status invalid = SPOPS_STATUS_INVALID_ARGUMENT;

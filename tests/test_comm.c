@@ -131,12 +131,7 @@ static void exchange_rank(test_rank *r)
         }
 }
 
-ParameterizedTestParameters(comm, exchange_brings_every_row)
-{
-    return every_ranks();
-}
-
-ParameterizedTest(struct case_param *p, comm, exchange_brings_every_row)
+CaseTest(comm, exchange_brings_every_row, every_ranks())
 {
     for (size_t n = 0; n < sizeof rank_counts / sizeof *rank_counts; ++n)
         (void)test_ranks_run_as((test_ranks)p->op, rank_counts[n], LONG_MS, exchange_rank, NULL);
@@ -196,12 +191,7 @@ static void broadcast_rank(test_rank *r)
     device_free(b, rows);
 }
 
-ParameterizedTestParameters(comm, broadcasts_rows)
-{
-    return every_ranks();
-}
-
-ParameterizedTest(struct case_param *p, comm, broadcasts_rows)
+CaseTest(comm, broadcasts_rows, every_ranks())
 {
     for (size_t n = 0; n < sizeof rank_counts / sizeof *rank_counts; ++n)
         (void)test_ranks_run_as((test_ranks)p->op, rank_counts[n], LONG_MS, broadcast_rank, NULL);
@@ -301,12 +291,7 @@ static void sum_rank(test_rank *r)
         }
 }
 
-ParameterizedTestParameters(comm, sums_have_the_bits_of_one_rank)
-{
-    return every_ranks();
-}
-
-ParameterizedTest(struct case_param *p, comm, sums_have_the_bits_of_one_rank)
+CaseTest(comm, sums_have_the_bits_of_one_rank, every_ranks())
 {
     for (size_t n = 0; n < sizeof rank_counts / sizeof *rank_counts; ++n)
         (void)test_ranks_run_as((test_ranks)p->op, rank_counts[n], LONG_MS, sum_rank, NULL);
@@ -409,12 +394,7 @@ static void graph_rank(test_rank *r)
     free_rows(r, &g, graph);
 }
 
-ParameterizedTestParameters(comm, exchanges_in_graphs)
-{
-    return every_ranks();
-}
-
-ParameterizedTest(struct case_param *p, comm, exchanges_in_graphs)
+CaseTest(comm, exchanges_in_graphs, every_ranks())
 {
     if (p->op == RANKS_CPU) return; // no graphs there
     for (int32_t n = 1; n <= MAX_RANKS; n *= 2)
@@ -447,12 +427,7 @@ static void gather_rank(test_rank *r)
     RANK_CHECK(r, spops_comm_num_ranks(r->comm) == r->num_ranks, "num_ranks");
 }
 
-ParameterizedTestParameters(comm, gathers_values)
-{
-    return every_ranks();
-}
-
-ParameterizedTest(struct case_param *p, comm, gathers_values)
+CaseTest(comm, gathers_values, every_ranks())
 {
     for (size_t n = 0; n < sizeof rank_counts / sizeof *rank_counts; ++n)
         (void)test_ranks_run_as((test_ranks)p->op, rank_counts[n], LONG_MS, gather_rank, NULL);
@@ -471,12 +446,7 @@ static void agree_rank(test_rank *r)
     RANK_OK(r, spops_comm_agree_sync(r->ctx, r->comm, SPOPS_STATUS_OK)); // it is whole
 }
 
-ParameterizedTestParameters(comm, a_failure_of_one_is_agreed)
-{
-    return every_ranks();
-}
-
-ParameterizedTest(struct case_param *p, comm, a_failure_of_one_is_agreed)
+CaseTest(comm, a_failure_of_one_is_agreed, every_ranks())
 {
     for (size_t n = 1; n < sizeof rank_counts / sizeof *rank_counts; ++n)
         (void)test_ranks_run_as((test_ranks)p->op, rank_counts[n], LONG_MS, agree_rank, NULL);

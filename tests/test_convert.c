@@ -55,11 +55,7 @@ static void check_floats(const struct case_param *p, spops_dtype from, spops_dty
     test_close(&d);
 }
 
-ParameterizedTestParameters(convert, rounds_floats)
-{
-    return every_case(NULL, 0, pairs, 9);
-}
-ParameterizedTest(struct case_param *p, convert, rounds_floats, .timeout = 600)
+CaseTest(convert, rounds_floats, every_case(NULL, 0, pairs, 9), .timeout = 600)
 {
     check_floats(p, test_row_dtypes[p->op % 3], test_row_dtypes[p->op / 3], CHECK_EXACT);
 }
@@ -113,11 +109,7 @@ static double nearest(double v, int digits, int least, double largest)
     return fabs(n) > largest ? copysign(INFINITY, v) : copysign(n, v);
 }
 
-ParameterizedTestParameters(convert, takes_every_16_bit_pattern)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, convert, takes_every_16_bit_pattern)
+BackendTest(convert, takes_every_16_bit_pattern)
 {
     enum { N = 1 << 16 };
     test_device d;
@@ -221,11 +213,7 @@ static void check_indices(test_device *d, const int64_t *given, int64_t num, int
     test_free(d, x), test_free(d, back), test_free(d, same), test_free(d, out);
 }
 
-ParameterizedTestParameters(convert, converts_indices)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, convert, converts_indices)
+BackendTest(convert, converts_indices)
 {
     static const int64_t given[] = {0,
                                     1,

@@ -58,11 +58,7 @@ static void check_created(test_device *d, test_cloud cloud, const cloud_rows *ro
     checked_alloc_check(&d->memory, what);
 }
 
-ParameterizedTestParameters(coords, hold_their_rows)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, coords, hold_their_rows)
+BackendTest(coords, hold_their_rows)
 {
     test_device d;
     test_rng rng = test_rng_make(401);
@@ -87,11 +83,7 @@ ParameterizedTest(struct backend_param *p, coords, hold_their_rows)
 }
 
 // A Hilbert curve goes from each cell of a cube to a neighbour.
-ParameterizedTestParameters(coords, hilbert_steps_to_neighbours)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, coords, hilbert_steps_to_neighbours)
+BackendTest(coords, hilbert_steps_to_neighbours)
 {
     static const int32_t sides[SPOPS_MAX_DIMS] = {64, 32, 16, 8};
     test_device d;
@@ -180,11 +172,7 @@ static void refused(test_device *d, create_args *a, const char *fragment)
     cr_assert(d->memory.live == live, "%s: leaked", fragment);
 }
 
-ParameterizedTestParameters(coords, create_refuses)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, coords, create_refuses)
+BackendTest(coords, create_refuses)
 {
     test_device d;
     create_args a;
@@ -355,11 +343,7 @@ static void check_derived(test_device *d, test_cloud cloud, const derived_inputs
     spops_coords_destroy(out);
 }
 
-ParameterizedTestParameters(coords, derived)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, coords, derived)
+BackendTest(coords, derived)
 {
     static const spops_coords_box box = {{0, -6, -6, -6, -6}, {1, 7, 7, 7, 7}};
     test_device d;
@@ -388,11 +372,7 @@ ParameterizedTest(struct backend_param *p, coords, derived)
 }
 
 // The rule of 2 x 2 x 2 layers with stride 2: q = floor(p / 2).
-ParameterizedTestParameters(coords, floor_rule)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, coords, floor_rule)
+BackendTest(coords, floor_rule)
 {
     test_device d;
     test_rng rng = test_rng_make(403);
@@ -428,11 +408,7 @@ static void refused_down(test_device *d, const spops_coords *in, const spops_ker
     cr_assert(out == NULL, "%s", fragment);
 }
 
-ParameterizedTestParameters(coords, derived_refuse)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, coords, derived_refuse)
+BackendTest(coords, derived_refuse)
 {
     test_device d;
     test_rng rng = test_rng_make(404);
@@ -601,11 +577,7 @@ static void check_set_rows(test_device *d, int32_t dims, spops_coords_search sea
     free(host);
 }
 
-ParameterizedTestParameters(coords, set)
-{
-    return every_launch();
-}
-ParameterizedTest(struct launch_param *p, coords, set)
+LaunchTest(coords, set)
 {
     test_device d;
     test_rng rng = test_rng_make(405);
@@ -697,11 +669,7 @@ static void check_set_derived(test_device *d, derivation how, test_rng *rng)
     free(keep);
 }
 
-ParameterizedTestParameters(coords, set_derived)
-{
-    return every_launch();
-}
-ParameterizedTest(struct launch_param *p, coords, set_derived)
+LaunchTest(coords, set_derived)
 {
     test_device d;
     test_rng rng = test_rng_make(406);
@@ -711,11 +679,7 @@ ParameterizedTest(struct launch_param *p, coords, set_derived)
     test_close(&d);
 }
 
-ParameterizedTestParameters(coords, set_refuses)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, coords, set_refuses)
+BackendTest(coords, set_refuses)
 {
     static const spops_coords_box box = {{0, 0, 0, 0, 0}, {0, 9, 9, 9, 0}};
     test_device d;

@@ -78,11 +78,7 @@ static spops_voxels_options voxel_options(double size, int32_t dims)
 
 // ---- the table of the data's README ----
 
-ParameterizedTestParameters(voxels, counts_of_scans)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, voxels, counts_of_scans)
+BackendTest(voxels, counts_of_scans)
 {
     static const double sizes[] = {0.02, 0.05, 0.1, 0.2, 0.5};
     static const struct {
@@ -233,11 +229,7 @@ static void check_voxels(test_device *d, const spops_voxels *voxels, const point
     held_set_free(&held);
 }
 
-ParameterizedTestParameters(voxels, hold_their_points)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, voxels, hold_their_points)
+BackendTest(voxels, hold_their_points)
 {
     test_device d;
     test_rng rng = test_rng_make(701);
@@ -280,11 +272,7 @@ ParameterizedTest(struct backend_param *p, voxels, hold_their_points)
 }
 
 // Mean features of voxels, forward and backward, by the plan.
-ParameterizedTestParameters(voxels, mean_features)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, voxels, mean_features)
+BackendTest(voxels, mean_features)
 {
     enum { N = 600, COLS = 5 };
     test_device d;
@@ -346,11 +334,7 @@ ParameterizedTest(struct backend_param *p, voxels, mean_features)
 
 // ---- what is refused ----
 
-ParameterizedTestParameters(voxels, refuse)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, voxels, refuse)
+BackendTest(voxels, refuse)
 {
     enum { N = 5 };
     static const spops_coords_box box = {{0, -9, -9, -9, 0}, {3, 9, 9, 9, 0}};
@@ -561,11 +545,7 @@ static void check_refills(test_device *d, spops_context *beside, spops_voxel_poi
     test_free(d, num), test_free(d, points), test_free(d, batch);
 }
 
-ParameterizedTestParameters(voxels, set)
-{
-    return every_launch();
-}
-ParameterizedTest(struct launch_param *p, voxels, set)
+LaunchTest(voxels, set)
 {
     test_device d;
     test_rng rng = test_rng_make(703);
@@ -576,11 +556,7 @@ ParameterizedTest(struct launch_param *p, voxels, set)
 }
 
 // The same by two calls on two contexts.
-ParameterizedTestParameters(voxels, set_apart)
-{
-    return every_launch();
-}
-ParameterizedTest(struct launch_param *p, voxels, set_apart)
+LaunchTest(voxels, set_apart)
 {
     test_device d;
     test_rng rng = test_rng_make(704);
@@ -655,11 +631,7 @@ static void check_devoxels(test_device *d, const spops_devoxels *devoxels, const
     free(held), free(offsets), free(pairs);
 }
 
-ParameterizedTestParameters(voxels, back_to_points)
-{
-    return every_launch();
-}
-ParameterizedTest(struct launch_param *p, voxels, back_to_points)
+LaunchTest(voxels, back_to_points)
 {
     test_device d;
     test_rng rng = test_rng_make(704);
@@ -730,11 +702,7 @@ ParameterizedTest(struct launch_param *p, voxels, back_to_points)
 
 // A linear function of the position is met exactly inside a dense grid, and the gradient of its sum
 // hands out what the weights do.
-ParameterizedTestParameters(voxels, interpolate_linear_functions)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, voxels, interpolate_linear_functions)
+BackendTest(voxels, interpolate_linear_functions)
 {
     enum { SIDE = 6, N = 64 };
     test_device d;
@@ -807,11 +775,7 @@ ParameterizedTest(struct backend_param *p, voxels, interpolate_linear_functions)
     test_close(&d);
 }
 
-ParameterizedTestParameters(voxels, back_to_points_refuses)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, voxels, back_to_points_refuses)
+BackendTest(voxels, back_to_points_refuses)
 {
     test_device d;
     const spops_status invalid = SPOPS_STATUS_INVALID_ARGUMENT;
@@ -961,11 +925,7 @@ static void check_crop(test_device *d, const spops_voxels *voxels, const user_sc
     free(rows), free(item_row);
 }
 
-ParameterizedTestParameters(voxels, points_as_users_have_them)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, voxels, points_as_users_have_them)
+BackendTest(voxels, points_as_users_have_them)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
@@ -1005,11 +965,7 @@ ParameterizedTest(struct backend_param *p, voxels, points_as_users_have_them)
     test_close(&d);
 }
 
-ParameterizedTestParameters(voxels, bounds_of_points)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, voxels, bounds_of_points)
+BackendTest(voxels, bounds_of_points)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;

@@ -238,11 +238,7 @@ static const struct {
 } widths[] = {{4, 8}, {16, 32}, {32, 64}, {64, 96}, {96, 128}, {128, 128}, {64, 256}, {256, 192}};
 enum { NUM_WIDTHS = sizeof widths / sizeof *widths };
 
-ParameterizedTestParameters(crop, convolutions)
-{
-    return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
-}
-ParameterizedTest(struct case_param *p, crop, convolutions, .timeout = 900)
+CaseTest(crop, convolutions, every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0), .timeout = 900)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
@@ -297,11 +293,7 @@ static char *run_linear(test_device *d, int64_t rows, int64_t in, int64_t out, s
     return found;
 }
 
-ParameterizedTestParameters(crop, linear_layers)
-{
-    return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
-}
-ParameterizedTest(struct case_param *p, crop, linear_layers, .timeout = 900)
+CaseTest(crop, linear_layers, every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0), .timeout = 900)
 {
     static const int64_t rows[] = {1, 63, 128, 1000, 5000, 40000};
     test_device d;
@@ -324,11 +316,7 @@ ParameterizedTest(struct case_param *p, crop, linear_layers, .timeout = 900)
 
 // ---- Refusals -----------------------------------------------------------------------------------
 
-ParameterizedTestParameters(crop, refusals)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, crop, refusals, .timeout = 900)
+BackendTest(crop, refusals, .timeout = 900)
 {
     const spops_status invalid = SPOPS_STATUS_INVALID_ARGUMENT;
     test_device d;

@@ -484,11 +484,7 @@ ParameterizedTest(struct case_param *p, custom_reduce, agrees, .timeout = 600)
     test_close(&d);
 }
 
-ParameterizedTestParameters(custom_reduce, refuses)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, custom_reduce, refuses)
+BackendTest(custom_reduce, refuses)
 {
     static const int32_t offsets[] = {0, 2, 3};
     test_device d;

@@ -204,11 +204,8 @@ static void check_case(test_device *d, dense_case *c, spops_dtype dtype, int64_t
 
 static const int layouts[] = {SPOPS_DENSE_CHANNELS_FIRST, SPOPS_DENSE_CHANNELS_LAST};
 
-ParameterizedTestParameters(dense, moves_every_element)
-{
-    return every_case(test_row_dtypes, NUM_REAL_DTYPES, layouts, 2);
-}
-ParameterizedTest(struct case_param *p, dense, moves_every_element, .timeout = 600)
+CaseTest(dense, moves_every_element, every_case(test_row_dtypes, NUM_REAL_DTYPES, layouts, 2),
+         .timeout = 600)
 {
     static const struct {
         int32_t dims, batches, size[SPOPS_MAX_DIMS], sparse, spare;
@@ -249,11 +246,7 @@ ParameterizedTest(struct case_param *p, dense, moves_every_element, .timeout = 6
 }
 
 // A tile and a part of one, of cells and of channels: little enough for tools that watch memory.
-ParameterizedTestParameters(dense, few_cells)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, dense, few_cells)
+BackendTest(dense, few_cells)
 {
     static const spops_dtype dtypes[] = {SPOPS_DTYPE_F16, SPOPS_DTYPE_F32};
     static dense_case c;
@@ -280,11 +273,7 @@ ParameterizedTest(struct backend_param *p, dense, few_cells)
     test_close(&d);
 }
 
-ParameterizedTestParameters(dense, refuses)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, dense, refuses)
+BackendTest(dense, refuses)
 {
     const spops_status invalid = SPOPS_STATUS_INVALID_ARGUMENT;
     static dense_case c;

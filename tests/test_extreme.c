@@ -185,11 +185,7 @@ static struct criterion_test_params every_far_backend(void)
     return tested_here(cr_make_param_array(struct far_param, params, 4));
 }
 
-ParameterizedTestParameters(extreme, rows_far_apart)
-{
-    return every_far_backend();
-}
-ParameterizedTest(struct far_param *p, extreme, rows_far_apart, .timeout = 600)
+TestOver(extreme, rows_far_apart, struct far_param *p, every_far_backend(), .timeout = 600)
 {
     // Segment s holds row 5 - s, and row s as well where s is even.
     static const int32_t keys[9] = {0, 1, 2, 3, 4, 5, 0, 2, 4};

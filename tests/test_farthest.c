@@ -211,11 +211,7 @@ static void run_case(test_device *d, farthest_case *c)
     guarded_destroy(&c->rows), guarded_destroy(&c->distances2);
 }
 
-ParameterizedTestParameters(farthest, equals_brute_force)
-{
-    return every_launch();
-}
-ParameterizedTest(struct launch_param *p, farthest, equals_brute_force)
+LaunchTest(farthest, equals_brute_force)
 {
     static const struct {
         int64_t points, samples;
@@ -240,11 +236,7 @@ ParameterizedTest(struct launch_param *p, farthest, equals_brute_force)
 }
 
 // One of each way through the kernel, small enough for checkers that take a thousand times as long.
-ParameterizedTestParameters(farthest, small_clouds)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, farthest, small_clouds)
+BackendTest(farthest, small_clouds)
 {
     static const struct {
         cloud_kind kind;
@@ -266,11 +258,7 @@ ParameterizedTest(struct backend_param *p, farthest, small_clouds)
 }
 
 // More samples than a device has processors, and one large one between small ones.
-ParameterizedTestParameters(farthest, equals_brute_force_at_other_sizes)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, farthest, equals_brute_force_at_other_sizes)
+BackendTest(farthest, equals_brute_force_at_other_sizes)
 {
     static const struct {
         cloud_kind kind;
@@ -308,11 +296,7 @@ static void expect_nothing(test_device *d, const spops_point_cloud *cloud, int64
     test_free(d, there);
 }
 
-ParameterizedTestParameters(farthest, offsets_that_do_not_ascend_leave_no_points)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, farthest, offsets_that_do_not_ascend_leave_no_points)
+BackendTest(farthest, offsets_that_do_not_ascend_leave_no_points)
 {
     enum { N = 9 };
     static const int32_t bad[][4] = {{0, 5, 3, 9}, {1, 2, 3, 9}, {0, 2, 3, 10}, {0, -4, 3, 9}};
@@ -335,11 +319,7 @@ ParameterizedTest(struct backend_param *p, farthest, offsets_that_do_not_ascend_
     test_close(&d);
 }
 
-ParameterizedTestParameters(farthest, refuses_wrong_arguments)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, farthest, refuses_wrong_arguments)
+BackendTest(farthest, refuses_wrong_arguments)
 {
     enum { N = 20, COUNT = 4 };
     int32_t numbers[3 * N] = {0};

@@ -126,11 +126,7 @@ static void permute_rows(test_relation *relation, test_rng *rng)
     relation->indexing = INDEXING_BOTH;
 }
 
-ParameterizedTestParameters(gather, agrees)
-{
-    return every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0);
-}
-ParameterizedTest(struct case_param *p, gather, agrees, .timeout = 600)
+CaseTest(gather, agrees, every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0), .timeout = 600)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
@@ -152,11 +148,7 @@ ParameterizedTest(struct case_param *p, gather, agrees, .timeout = 600)
 }
 
 // Copies keep every bit, also NaN payloads, and rows that no term names are left as they are.
-ParameterizedTestParameters(gather, copies_bits)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, gather, copies_bits)
+BackendTest(gather, copies_bits)
 {
     enum { SOURCES = 5, TERMS = 7, ROWS = 9 };
     static const int32_t keys[TERMS] = {4, 0, 0, 2, 4, 4, 1};
@@ -212,11 +204,7 @@ ParameterizedTest(struct backend_param *p, gather, copies_bits)
 }
 
 // What the row of gather cannot say; tests/test_operators.c has its faults.
-ParameterizedTestParameters(gather, refuses)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, gather, refuses)
+BackendTest(gather, refuses)
 {
     enum { SOURCES = 4, TERMS = 6, COLS = 8 };
     static const int32_t keys[TERMS] = {3, 0, 2, 2, 0, 2};

@@ -239,11 +239,8 @@ static void check_sizes(test_device *d, int num_sizes, group_kind kind, spops_dt
         }
 }
 
-ParameterizedTestParameters(group_norm, agrees)
-{
-    return every_case(test_row_dtypes, NUM_REAL_DTYPES, all_kinds, NUM_KINDS);
-}
-ParameterizedTest(struct case_param *p, group_norm, agrees, .timeout = 600)
+CaseTest(group_norm, agrees, every_case(test_row_dtypes, NUM_REAL_DTYPES, all_kinds, NUM_KINDS),
+         .timeout = 600)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
@@ -252,11 +249,7 @@ ParameterizedTest(struct case_param *p, group_norm, agrees, .timeout = 600)
 }
 
 // What a sanitizer runs.
-ParameterizedTestParameters(group_norm, small)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, group_norm, small, .timeout = 600)
+BackendTest(group_norm, small, .timeout = 600)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
@@ -311,11 +304,7 @@ static void normalise(test_device *d, const spops_segments *samples, int64_t num
 }
 
 // Where a sample stands in a batch changes no bit.
-ParameterizedTestParameters(group_norm, of_a_sample_wherever_it_is)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, group_norm, of_a_sample_wherever_it_is)
+BackendTest(group_norm, of_a_sample_wherever_it_is)
 {
     static float x[N], alone[N], among[N], mean[3 * GROUPS], var[3 * GROUPS];
     float first_mean[GROUPS], first_var[GROUPS];
@@ -343,11 +332,7 @@ ParameterizedTest(struct backend_param *p, group_norm, of_a_sample_wherever_it_i
 }
 
 // The samples of a set of coordinates, which lie in any order.
-ParameterizedTestParameters(group_norm, of_a_set_of_coordinates)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, group_norm, of_a_set_of_coordinates)
+BackendTest(group_norm, of_a_set_of_coordinates)
 {
     enum { SAMPLES = 4 }; // the third has no row
     static float x[N], out[N];
@@ -388,11 +373,7 @@ ParameterizedTest(struct backend_param *p, group_norm, of_a_set_of_coordinates)
 }
 
 // A plan into a capacity, refilled; rows that no sample has stay.
-ParameterizedTestParameters(group_norm, of_a_refilled_plan)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, group_norm, of_a_refilled_plan)
+BackendTest(group_norm, of_a_refilled_plan)
 {
     enum { SAMPLES = 3 };
     static float x[N], out[N], expected[N];
@@ -434,11 +415,7 @@ ParameterizedTest(struct backend_param *p, group_norm, of_a_refilled_plan)
 }
 
 // Without a sample there is nothing to write but the gradients of columns, which are 0.
-ParameterizedTestParameters(group_norm, of_no_samples)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, group_norm, of_no_samples)
+BackendTest(group_norm, of_no_samples)
 {
     static float x[N], after[N], grads[2 * COLS];
     static const int32_t none = 0;
@@ -476,11 +453,7 @@ ParameterizedTest(struct backend_param *p, group_norm, of_no_samples)
 }
 
 // out over x, grad_x over grad_out: the same bits as apart.
-ParameterizedTestParameters(group_norm, works_in_place)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, group_norm, works_in_place)
+BackendTest(group_norm, works_in_place)
 {
     static float x[N], g[N], found[4][N];
     static const int32_t own[] = {0, 3, ROWS};
@@ -525,11 +498,7 @@ ParameterizedTest(struct backend_param *p, group_norm, works_in_place)
 }
 
 // Finite values have finite means; a NaN stays in its sample and group.
-ParameterizedTestParameters(group_norm, of_hostile_values)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, group_norm, of_hostile_values)
+BackendTest(group_norm, of_hostile_values)
 {
     static float x[N], out[N];
     const int32_t own[] = {0, 1, 300, ROWS};
@@ -559,11 +528,7 @@ ParameterizedTest(struct backend_param *p, group_norm, of_hostile_values)
     test_close(&d);
 }
 
-ParameterizedTestParameters(group_norm, refuses)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, group_norm, refuses)
+BackendTest(group_norm, refuses)
 {
     enum { R = 4, C = 6 };
     static const float zeros[R * C];

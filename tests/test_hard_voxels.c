@@ -210,11 +210,8 @@ static void draw_points(float *points, int32_t *batch, int64_t n, test_rng *rng)
 
 static const int kinds[] = {SPOPS_VOXEL_POINTS_FIRST, SPOPS_VOXEL_POINTS_RANDOM};
 
-ParameterizedTestParameters(hard_voxels, hold_some_points)
-{
-    return every_case(test_row_dtypes, NUM_REAL_DTYPES, kinds, 2);
-}
-ParameterizedTest(struct case_param *p, hard_voxels, hold_some_points, .timeout = 600)
+CaseTest(hard_voxels, hold_some_points, every_case(test_row_dtypes, NUM_REAL_DTYPES, kinds, 2),
+         .timeout = 600)
 {
     static const struct {
         int32_t most, points;
@@ -267,11 +264,7 @@ ParameterizedTest(struct case_param *p, hard_voxels, hold_some_points, .timeout 
     test_close(&d);
 }
 
-ParameterizedTestParameters(hard_voxels, refuse)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, hard_voxels, refuse)
+BackendTest(hard_voxels, refuse)
 {
     const spops_status invalid = SPOPS_STATUS_INVALID_ARGUMENT;
     spops_voxels *const untouched = (spops_voxels *)(uintptr_t)64;

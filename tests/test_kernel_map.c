@@ -214,11 +214,7 @@ ParameterizedTest(struct dims_param *p, kernel_map, agrees)
 }
 
 // Each part alone, and with the reverse; the search of every tap; sets that share nothing.
-ParameterizedTestParameters(kernel_map, contents)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, kernel_map, contents)
+BackendTest(kernel_map, contents)
 {
     static const int32_t contents[] = {0,
                                        SPOPS_MAP_TABLE,
@@ -282,11 +278,7 @@ static void count_taps(int64_t n, const int32_t *xyz, int64_t counts[27])
     free(keys);
 }
 
-ParameterizedTestParameters(kernel_map, workloads)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, kernel_map, workloads)
+BackendTest(kernel_map, workloads)
 {
     static const struct {
         const char *name;
@@ -416,11 +408,7 @@ static held_map map_of_shared(test_device *d, const spops_coords *set, const cha
 }
 
 // Against the same rows given in that order, as a set keeps them that is told so.
-ParameterizedTestParameters(kernel_map, ordered_sets)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, kernel_map, ordered_sets)
+BackendTest(kernel_map, ordered_sets)
 {
     static const int64_t sizes[] = {0, 1, 700, 30000};
     test_device d;
@@ -485,11 +473,7 @@ static void check_order_of(test_device *d, int64_t n, const int32_t *rows, const
     checked_alloc_check(&d->memory, what);
 }
 
-ParameterizedTestParameters(kernel_map, orders)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, kernel_map, orders)
+BackendTest(kernel_map, orders)
 {
     static const int64_t sizes[] = {0,    1,    31,     2047,   2048,   2049,
                                     4097, 9000, 131072, 131073, 524288, 524289};
@@ -513,11 +497,7 @@ ParameterizedTest(struct backend_param *p, kernel_map, orders)
 }
 
 // Into a capacity: fewer rows than there is room for, after more of them.
-ParameterizedTestParameters(kernel_map, orders_set)
-{
-    return every_launch();
-}
-ParameterizedTest(struct launch_param *p, kernel_map, orders_set)
+LaunchTest(kernel_map, orders_set)
 {
     enum { CAPACITY = 140000 };
     static const spops_coords_box box = {{0, -8, 0, 0, 0}, {0, 100, 63, 63, 0}};
@@ -596,11 +576,7 @@ static ref_set scan_set(int64_t n, int64_t cols, const float *points)
     return set;
 }
 
-ParameterizedTestParameters(kernel_map, scans)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, kernel_map, scans)
+BackendTest(kernel_map, scans)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
@@ -633,11 +609,7 @@ ParameterizedTest(struct backend_param *p, kernel_map, scans)
 
 // ---- inverse ----
 
-ParameterizedTestParameters(kernel_map, inverse)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, kernel_map, inverse)
+BackendTest(kernel_map, inverse)
 {
     test_device d;
     test_rng rng = test_rng_make(503);
@@ -706,11 +678,7 @@ ParameterizedTest(struct backend_param *p, kernel_map, inverse)
 
 // ---- what is refused ----
 
-ParameterizedTestParameters(kernel_map, refuses)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, kernel_map, refuses)
+BackendTest(kernel_map, refuses)
 {
     test_device d;
     test_rng rng = test_rng_make(504);
@@ -805,11 +773,7 @@ ParameterizedTest(struct backend_param *p, kernel_map, refuses)
 }
 
 // So many pairs cannot be had here: a map is told that it found them.
-ParameterizedTestParameters(kernel_map, too_many_pairs)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, kernel_map, too_many_pairs)
+BackendTest(kernel_map, too_many_pairs)
 {
     test_device d;
     spops_map_choices choices;
@@ -969,11 +933,7 @@ static void check_frames(test_device *d, spops_coords_search search, test_rng *r
     test_free(d, num), test_free(d, rows);
 }
 
-ParameterizedTestParameters(kernel_map, set)
-{
-    return every_launch();
-}
-ParameterizedTest(struct launch_param *p, kernel_map, set)
+LaunchTest(kernel_map, set)
 {
     test_device d;
     test_rng rng = test_rng_make(505);

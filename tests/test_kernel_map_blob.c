@@ -87,11 +87,7 @@ static void load_refused(test_device *d, const saved_map *s, const unsigned char
     cr_assert(map == NULL && d->memory.live == live, "%s", fragment);
 }
 
-ParameterizedTestParameters(kernel_map_blob, round_trip)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, kernel_map_blob, round_trip)
+BackendTest(kernel_map_blob, round_trip)
 {
     static const int32_t contents[] = {SPOPS_MAP_TABLE, SPOPS_MAP_ORDER | SPOPS_MAP_REVERSE, 31};
     test_device d;
@@ -128,11 +124,7 @@ ParameterizedTest(struct backend_param *p, kernel_map_blob, round_trip)
     test_close(&d);
 }
 
-ParameterizedTestParameters(kernel_map_blob, damaged)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, kernel_map_blob, damaged)
+BackendTest(kernel_map_blob, damaged)
 {
     test_device d;
     test_rng rng = test_rng_make(602);
@@ -211,11 +203,7 @@ ParameterizedTest(struct backend_param *p, kernel_map_blob, damaged)
     test_close(&d);
 }
 
-ParameterizedTestParameters(kernel_map_blob, other_clouds)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, kernel_map_blob, other_clouds)
+BackendTest(kernel_map_blob, other_clouds)
 {
     test_device d;
     test_rng rng = test_rng_make(603);

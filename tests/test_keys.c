@@ -205,29 +205,17 @@ static void check_all(spops_backend_kind backend, bool unique)
     test_close(&d);
 }
 
-ParameterizedTestParameters(keys, sorts)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, keys, sorts, .timeout = 300)
+BackendTest(keys, sorts, .timeout = 300)
 {
     check_all((spops_backend_kind)p->backend, false);
 }
 
-ParameterizedTestParameters(keys, finds_the_different_ones)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, keys, finds_the_different_ones, .timeout = 300)
+BackendTest(keys, finds_the_different_ones, .timeout = 300)
 {
     check_all((spops_backend_kind)p->backend, true);
 }
 
-ParameterizedTestParameters(keys, refuses)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, keys, refuses)
+BackendTest(keys, refuses)
 {
     enum { N = 6 };
     static const int32_t values[N] = {3, 1, 3, 0, 2, 2};

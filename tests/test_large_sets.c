@@ -175,11 +175,7 @@ static void check_created(test_device *d, cloud_kind kind, bool shuffled, test_r
     checked_alloc_check(&d->memory, what);
 }
 
-ParameterizedTestParameters(large_sets, created)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, large_sets, created)
+BackendTest(large_sets, created)
 {
     test_device d;
     test_rng rng = test_rng_make(811);
@@ -191,11 +187,7 @@ ParameterizedTest(struct backend_param *p, large_sets, created)
 }
 
 // Rows of which the last is below the one before, or equals it, are not taken for rows in order.
-ParameterizedTestParameters(large_sets, almost_in_order)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, large_sets, almost_in_order)
+BackendTest(large_sets, almost_in_order)
 {
     test_device d;
     test_rng rng = test_rng_make(812);
@@ -303,11 +295,7 @@ static void free_refilled(test_device *d, refilled *r)
 }
 
 // Rows of every frame: some twice, some outside the box, in order or not; all, few, none, more than fit.
-ParameterizedTestParameters(large_sets, refilled)
-{
-    return every_launch();
-}
-ParameterizedTest(struct launch_param *p, large_sets, refilled)
+LaunchTest(large_sets, refilled)
 {
     enum { MAX_ITEMS = 500000, MAX_ROWS = 420000 };
     static const spops_coords_box box = {{0, -100, -100, -100, 0}, {2, 99, 99, 99, 0}};

@@ -213,11 +213,7 @@ static void check_size(test_device *d, const struct linear_size *s, spops_dtype 
 
 static const int both_ways[] = {0, 1};
 
-ParameterizedTestParameters(linear, agrees)
-{
-    return every_case(test_row_dtypes, NUM_REAL_DTYPES, both_ways, 2);
-}
-ParameterizedTest(struct case_param *p, linear, agrees, .timeout = 600)
+CaseTest(linear, agrees, every_case(test_row_dtypes, NUM_REAL_DTYPES, both_ways, 2), .timeout = 600)
 {
     uint64_t stream = case_number(p) << 32;
     test_rng rng = test_rng_make(stream + 77);
@@ -318,11 +314,7 @@ static void check_first_rows(exact_rows *e, int64_t n, double times, const char 
 
 // A number of rows that the device has, also outside of what there is: rows after them are left
 // alone, and NaN in them reaches no sum.
-ParameterizedTestParameters(linear, counts_rows_on_the_device)
-{
-    return every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0);
-}
-ParameterizedTest(struct case_param *p, linear, counts_rows_on_the_device)
+CaseTest(linear, counts_rows_on_the_device, every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0))
 {
     static const int32_t counts[] = {-5, 0, 1, 64, 100, 127, 128, 1500, 2000, 5000};
     enum { ROWS = 2000 };
@@ -365,11 +357,7 @@ ParameterizedTest(struct case_param *p, linear, counts_rows_on_the_device)
 }
 
 // out += x w, twice; and with a scale, which only the sum meets.
-ParameterizedTestParameters(linear, adds_to_a_residual_in_place)
-{
-    return every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0);
-}
-ParameterizedTest(struct case_param *p, linear, adds_to_a_residual_in_place)
+CaseTest(linear, adds_to_a_residual_in_place, every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0))
 {
     static const int64_t widths[][3] = {{200, 16, 24}, {130, 7, 5}, {1, 8, 8}, {300, 64, 272}};
     test_device d;
@@ -421,11 +409,8 @@ ParameterizedTest(struct case_param *p, linear, adds_to_a_residual_in_place)
 
 // relu(x w + bias + out), in place, of rows that outnumber the blocks of a device and that it counts; in the
 // dtype of x. W as it is, or transposed.
-ParameterizedTestParameters(linear, walks_many_rows)
-{
-    return every_case(test_row_dtypes, NUM_REAL_DTYPES, both_ways, 2);
-}
-ParameterizedTest(struct case_param *p, linear, walks_many_rows, .timeout = 600)
+CaseTest(linear, walks_many_rows, every_case(test_row_dtypes, NUM_REAL_DTYPES, both_ways, 2),
+         .timeout = 600)
 {
     static const int64_t sizes_of[][3] = {
         {26000, 32, 96},  {9000, 64, 192},   {3000, 128, 272}, {1500, 24, 64}, {1000, 256, 640},
@@ -556,11 +541,8 @@ static void written_check(const linear_case *c, written_layer *l, int round, spo
         }
 }
 
-ParameterizedTestParameters(linear, reads_what_calls_before_wrote)
-{
-    return every_case(test_row_dtypes, NUM_REAL_DTYPES, both_ways, 2);
-}
-ParameterizedTest(struct case_param *p, linear, reads_what_calls_before_wrote, .timeout = 600)
+CaseTest(linear, reads_what_calls_before_wrote,
+         every_case(test_row_dtypes, NUM_REAL_DTYPES, both_ways, 2), .timeout = 600)
 {
     static const int64_t sizes_of[][3] = {
         {3000, 16, 24}, {700, 512, 256}, {17000, 656, 136}, {1300, 64, 72}, {200, 1024, 72}};
@@ -594,11 +576,8 @@ ParameterizedTest(struct case_param *p, linear, reads_what_calls_before_wrote, .
 }
 
 // Every row of a long sum counts, whichever way it is run: ones add up to their number.
-ParameterizedTestParameters(linear, loses_no_row)
-{
-    return every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0);
-}
-ParameterizedTest(struct case_param *p, linear, loses_no_row, .timeout = 600)
+CaseTest(linear, loses_no_row, every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0),
+         .timeout = 600)
 {
     static const int64_t lengths[] = {84508, 65537, 100003};
     enum { IN = 16, OUT_COLS = 8 };
@@ -648,11 +627,7 @@ ParameterizedTest(struct case_param *p, linear, loses_no_row, .timeout = 600)
     test_expect(d.ctx, (call), SPOPS_STATUS_INVALID_ARGUMENT, argument, argument)
 
 // What its row cannot say; tests/test_operators.c has the faults of its arguments.
-ParameterizedTestParameters(linear, refuses)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, linear, refuses)
+BackendTest(linear, refuses)
 {
     enum { ROWS = 2000, IN = 8, COLS = 16 };
     test_device d;
@@ -704,11 +679,7 @@ ParameterizedTest(struct backend_param *p, linear, refuses)
 }
 
 // A library of dense products is opened with the context, or not at all.
-ParameterizedTestParameters(linear, opens_a_library_with_the_context)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, linear, opens_a_library_with_the_context)
+BackendTest(linear, opens_a_library_with_the_context)
 {
     spops_context_options options = spops_context_options_default();
     spops_context *ctx = NULL;

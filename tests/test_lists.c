@@ -265,11 +265,7 @@ static void check_case(test_device *d, size_t i, bool refilled, bool own_weights
     free_terms(&given), free_terms(&kept);
 }
 
-ParameterizedTestParameters(lists, hold_every_term)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, lists, hold_every_term, .timeout = 600)
+BackendTest(lists, hold_every_term, .timeout = 600)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;

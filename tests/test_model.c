@@ -836,11 +836,7 @@ static void free_own(own_graph *g)
     onnx_file_free(&g->file);
 }
 
-ParameterizedTestParameters(model, own_operators)
-{
-    return every_launch();
-}
-ParameterizedTest(struct launch_param *p, model, own_operators, .timeout = 120)
+LaunchTest(model, own_operators, .timeout = 120)
 {
     static own_graph g;
     static pieces frame;
@@ -916,11 +912,7 @@ ParameterizedTest(struct launch_param *p, model, own_operators, .timeout = 120)
 // ---- Points, int8, what does not fit --------------------------------------------------------------------
 
 // The points' own means are the rows that the rest runs on: the same bits as from rows.
-ParameterizedTestParameters(model, points)
-{
-    return every_launch();
-}
-ParameterizedTest(struct launch_param *param, model, points, .timeout = 120)
+TestOver(model, points, struct launch_param *param, every_launch(), .timeout = 120)
 {
     static pieces p;
     static float places[3 * GRID_CELLS][3];
@@ -1082,11 +1074,7 @@ static void check_codes(test_device *d, const onnx_file *file, const ref_conv *c
     free(codes);
 }
 
-ParameterizedTestParameters(model, int8)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *param, model, int8)
+TestOver(model, int8, struct backend_param *param, every_backend())
 {
     static pieces p;
     static ref_conv c, rounded;
@@ -1141,11 +1129,7 @@ ParameterizedTest(struct backend_param *param, model, int8)
     test_close(&d);
 }
 
-ParameterizedTestParameters(model, says_what_does_not_fit)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *param, model, says_what_does_not_fit)
+TestOver(model, says_what_does_not_fit, struct backend_param *param, every_backend())
 {
     static pieces p;
     test_rng rng = test_rng_make(99);
@@ -1193,11 +1177,7 @@ ParameterizedTest(struct backend_param *param, model, says_what_does_not_fit)
 // ---- Memory -----------------------------------------------------------------------------------------------
 
 // What info says is what is taken from the allocator, and the most that ever was.
-ParameterizedTestParameters(model, bytes)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *param, model, bytes)
+TestOver(model, bytes, struct backend_param *param, every_backend())
 {
     static pieces p;
     test_rng rng = test_rng_make(101);
@@ -1233,11 +1213,7 @@ ParameterizedTest(struct backend_param *param, model, bytes)
 }
 
 // The n-th request for memory is refused, for each n until loading succeeds.
-ParameterizedTestParameters(model, runs_out_of_memory)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *param, model, runs_out_of_memory, .timeout = 120)
+TestOver(model, runs_out_of_memory, struct backend_param *param, every_backend(), .timeout = 120)
 {
     static pieces p;
     static own_graph g;
@@ -1461,11 +1437,7 @@ static void expect_refused(test_device *d, const onnx_file *f, spops_status stat
     cr_assert(model == NULL && d->memory.live == live, "%s", message);
 }
 
-ParameterizedTestParameters(model, refuses_files)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *param, model, refuses_files)
+TestOver(model, refuses_files, struct backend_param *param, every_backend())
 {
     static ref_conv c;
     test_rng rng = test_rng_make(111);
@@ -1498,11 +1470,7 @@ ParameterizedTest(struct backend_param *param, model, refuses_files)
 }
 
 // A file that ends early is refused wherever it ends, by the byte.
-ParameterizedTestParameters(model, refuses_what_is_cut)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *param, model, refuses_what_is_cut)
+TestOver(model, refuses_what_is_cut, struct backend_param *param, every_backend())
 {
     static ref_conv c;
     test_rng rng = test_rng_make(112);
@@ -1534,11 +1502,7 @@ ParameterizedTest(struct backend_param *param, model, refuses_what_is_cut)
     test_close(&d);
 }
 
-ParameterizedTestParameters(model, refuses_own_graphs)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *param, model, refuses_own_graphs)
+TestOver(model, refuses_own_graphs, struct backend_param *param, every_backend())
 {
     static const changed_bytes own_changes[] = {
         {"", "kernel_map", "kernel_mao", -1, 0, UNREAD, "node 1 'map' (kernel_mao), byte"},
@@ -1572,11 +1536,7 @@ ParameterizedTest(struct backend_param *param, model, refuses_own_graphs)
     test_close(&d);
 }
 
-ParameterizedTestParameters(model, refuses_arguments)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *param, model, refuses_arguments)
+TestOver(model, refuses_arguments, struct backend_param *param, every_backend())
 {
     const spops_status invalid = SPOPS_STATUS_INVALID_ARGUMENT;
     static ref_conv c;
@@ -1628,11 +1588,7 @@ ParameterizedTest(struct backend_param *param, model, refuses_arguments)
 }
 
 // Shorter structs are read as if the rest were 0, and filled as far as they go; longer ones are refused.
-ParameterizedTestParameters(model, structs_may_be_shorter)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *param, model, structs_may_be_shorter)
+TestOver(model, structs_may_be_shorter, struct backend_param *param, every_backend())
 {
     static ref_conv c;
     test_rng rng = test_rng_make(115);

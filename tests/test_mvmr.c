@@ -379,11 +379,8 @@ static void check_case(test_device *d, const relation_shape *shape, operation ki
 
 static const int operations[] = {MVMR, VVOR, BACKWARD};
 
-ParameterizedTestParameters(mvmr, agrees)
-{
-    return every_case(test_row_dtypes, NUM_REAL_DTYPES, operations, NUM_OPERATIONS);
-}
-ParameterizedTest(struct case_param *p, mvmr, agrees, .timeout = 600)
+CaseTest(mvmr, agrees, every_case(test_row_dtypes, NUM_REAL_DTYPES, operations, NUM_OPERATIONS),
+         .timeout = 600)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
@@ -472,11 +469,7 @@ static void values_of(const guarded *m, double *values)
 }
 
 // accumulate adds to what is there, exactly once.
-ParameterizedTestParameters(mvmr, accumulates)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, mvmr, accumulates)
+BackendTest(mvmr, accumulates)
 {
     small_case c;
     double before[MATRICES * X_COLS * OUT_COLS], once[MATRICES * X_COLS * OUT_COLS];
@@ -522,11 +515,7 @@ static spops_triplets_info info_of(test_device *d, const spops_triplets *plan,
 }
 
 // Rows from a number on that only the device knows are left alone; the others are as without it.
-ParameterizedTestParameters(mvmr, leaves_rows_alone)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, mvmr, leaves_rows_alone)
+BackendTest(mvmr, leaves_rows_alone)
 {
     static const int32_t counts[] = {2, 0, -3, ROWS_OUT, ROWS_OUT + 9};
     static const int32_t different[ROWS_OUT] = {3, 0, 2, 1};
@@ -570,11 +559,7 @@ ParameterizedTest(struct backend_param *p, mvmr, leaves_rows_alone)
 }
 
 // Factors of f32 may be rounded to tf32, and no more than that: 11 bits of each, to nearest.
-ParameterizedTestParameters(mvmr, rounds_to_tf32)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, mvmr, rounds_to_tf32)
+BackendTest(mvmr, rounds_to_tf32)
 {
     enum { N = 150, X_WIDTH = 40, OUT_WIDTH = 72 };
     static const int32_t offsets[] = {0, 100, N};
@@ -633,11 +618,7 @@ ParameterizedTest(struct backend_param *p, mvmr, rounds_to_tf32)
 }
 
 // Gradients of matrices past the range of f16: rows of f16, sums in f32.
-ParameterizedTestParameters(mvmr, sums_beyond_f16)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, mvmr, sums_beyond_f16)
+BackendTest(mvmr, sums_beyond_f16)
 {
     enum { N = 300 };
     static const int32_t offsets[] = {0, N};
@@ -673,11 +654,7 @@ ParameterizedTest(struct backend_param *p, mvmr, sums_beyond_f16)
 
 // Triplets out of range are left out and counted; more than fit set the flag; a plan can be filled
 // again.
-ParameterizedTestParameters(mvmr, fills)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, mvmr, fills)
+BackendTest(mvmr, fills)
 {
     static const int32_t bad_out[TRIPLETS] = {3, 4, 0, 1, -1, 3, 0};
     static const int32_t bad_in[TRIPLETS] = {4, 1, 5, 2, 4, 0, 1};
@@ -929,11 +906,7 @@ Test(mvmr, same_bits_wherever_summed)
 
 // ---- Refusals -----------------------------------------------------------------------------------
 
-ParameterizedTestParameters(mvmr, refuses_plans)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, mvmr, refuses_plans)
+BackendTest(mvmr, refuses_plans)
 {
     small_case c;
     if (!small_open(&c, p->backend)) return;
@@ -1011,11 +984,7 @@ static spops_matrix with_cols(spops_matrix m, int64_t cols)
     return m;
 }
 // What the rows cannot say; tests/test_operators.c has the faults of arguments.
-ParameterizedTestParameters(mvmr, refuses_calls)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, mvmr, refuses_calls)
+BackendTest(mvmr, refuses_calls)
 {
     small_case c;
     if (!small_open(&c, p->backend)) return;
@@ -1068,11 +1037,7 @@ ParameterizedTest(struct backend_param *p, mvmr, refuses_calls)
 
 // Scratch: a plan with pieces asks for it, a context without it refuses, and matrices wider than
 // the plan was told are refused.
-ParameterizedTestParameters(mvmr, needs_scratch)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, mvmr, needs_scratch)
+BackendTest(mvmr, needs_scratch)
 {
     enum { N = 20000 };
     static const int32_t offsets[] = {0, N};

@@ -321,11 +321,7 @@ static void check_sizes(test_device *d, int num_rows, int num_cols, spops_dtype 
     }
 }
 
-ParameterizedTestParameters(norm, agrees)
-{
-    return every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0);
-}
-ParameterizedTest(struct case_param *p, norm, agrees, .timeout = 600)
+CaseTest(norm, agrees, every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0), .timeout = 600)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
@@ -356,11 +352,7 @@ static void check_whole_rows(test_device *d, int64_t rows, spops_dtype dtype, ui
     }
 }
 
-ParameterizedTestParameters(norm, whole_rows)
-{
-    return every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0);
-}
-ParameterizedTest(struct case_param *p, norm, whole_rows, .timeout = 600)
+CaseTest(norm, whole_rows, every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0), .timeout = 600)
 {
     static const int64_t rows[] = {1, 33, 700, 17003};
     test_device d;
@@ -372,11 +364,7 @@ ParameterizedTest(struct case_param *p, norm, whole_rows, .timeout = 600)
 }
 
 // What a sanitizer runs.
-ParameterizedTestParameters(norm, small)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, norm, small, .timeout = 600)
+BackendTest(norm, small, .timeout = 600)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
@@ -398,11 +386,7 @@ static void fetch_floats(test_device *d, float *values, const float *from, int64
 }
 
 // Two batches move the running statistics as PyTorch's would be moved; an empty one leaves them.
-ParameterizedTestParameters(norm, updates_running_statistics)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, norm, updates_running_statistics)
+BackendTest(norm, updates_running_statistics)
 {
     static const float x[4] = {1, 2, 3, 6}; // mean 3, variance 3.5, unbiased 14 / 3
     float mean = 10, var = 20;
@@ -438,11 +422,7 @@ ParameterizedTest(struct backend_param *p, norm, updates_running_statistics)
 }
 
 // The mean of finite values is finite, though their difference, or its square, is not.
-ParameterizedTestParameters(norm, of_huge_values)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, norm, of_huge_values)
+BackendTest(norm, of_huge_values)
 {
     enum { ROWS = 100, COLS = 3, SLOTS = 4 * COLS };
     float x[ROWS * COLS], found[SLOTS], running[SLOTS] = {3e38f, 0, -3e38f};
@@ -480,11 +460,7 @@ ParameterizedTest(struct backend_param *p, norm, of_huge_values)
 
 // The variance is as precise as norm.h says, however large the mean is beside the deviations. Values are
 // quarters, so that f32 holds them; in one chunk of rows, and in many.
-ParameterizedTestParameters(norm, variance_beside_large_means)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, norm, variance_beside_large_means)
+BackendTest(norm, variance_beside_large_means)
 {
     enum { ROWS = 20000, MEANS = 4 };
     static const double means[MEANS] = {0, 300, -4096, 65536};
@@ -524,11 +500,7 @@ ParameterizedTest(struct backend_param *p, norm, variance_beside_large_means)
 }
 
 // A gradient may be written over the one it is made of, a result over its input.
-ParameterizedTestParameters(norm, works_in_place)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, norm, works_in_place)
+BackendTest(norm, works_in_place)
 {
     enum { ROWS = 70, COLS = 40, N = ROWS * COLS };
     float x[N], g[N], one[COLS], apart[N], in_place[N];
@@ -571,11 +543,7 @@ ParameterizedTest(struct backend_param *p, norm, works_in_place)
 }
 
 // What the rows cannot say; tests/test_operators.c has the faults of arguments.
-ParameterizedTestParameters(norm, refuses)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, norm, refuses)
+BackendTest(norm, refuses)
 {
     enum { ROWS = 4, COLS = 8 };
     static const float zeros[ROWS * COLS];
@@ -690,11 +658,7 @@ static bool may_alias(norm_kind kind, int a, int b)
 
 // No output lies over an input, or over another output, but for the results over what they are
 // made of.
-ParameterizedTestParameters(norm, refuses_overlaps)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, norm, refuses_overlaps)
+BackendTest(norm, refuses_overlaps)
 {
     static const float zeros[NUM_SLOTS * SLOT_FLOATS];
     float after[NUM_SLOTS * SLOT_FLOATS];

@@ -274,11 +274,7 @@ static void check_plan(test_device *d, const spops_patches *plan, const host_lis
 
 // ---- Plans --------------------------------------------------------------------------------------
 
-ParameterizedTestParameters(patches, created_from_lists)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, patches, created_from_lists)
+BackendTest(patches, created_from_lists)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
@@ -306,11 +302,7 @@ ParameterizedTest(struct backend_param *p, patches, created_from_lists)
 }
 
 // Without rows an entry is the row itself.
-ParameterizedTestParameters(patches, entries_are_rows)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, patches, entries_are_rows)
+BackendTest(patches, entries_are_rows)
 {
     test_device d;
     spops_patches *plan = NULL;
@@ -377,11 +369,7 @@ static void spoil(test_device *d, const set_buffers *b, const host_lists *l, spo
     if (s != NOTHING_WRONG) put(d, at[s], &wrong[s], 1);
 }
 
-ParameterizedTestParameters(patches, set_on_the_stream)
-{
-    return every_launch();
-}
-ParameterizedTest(struct launch_param *p, patches, set_on_the_stream)
+LaunchTest(patches, set_on_the_stream)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
@@ -650,11 +638,7 @@ static void discard_points(test_device *d, device_points *p)
     test_free(d, p->points), test_free(d, p->offsets), test_free(d, p->order);
 }
 
-ParameterizedTestParameters(patches, from_an_order)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, patches, from_an_order)
+BackendTest(patches, from_an_order)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
@@ -768,11 +752,7 @@ static void check_no_patches(test_device *d, const order_run *r, bool over, cons
     cr_assert_eq(info.num_no_keys, r->h.n, "%s", what);
 }
 
-ParameterizedTestParameters(patches, from_orders_at_once)
-{
-    return every_launch();
-}
-ParameterizedTest(struct launch_param *p, patches, from_orders_at_once)
+LaunchTest(patches, from_orders_at_once)
 {
     enum { SAMPLES = 6, FALLS = 1, BEYOND = 2 };
     test_device d;
@@ -834,11 +814,7 @@ ParameterizedTest(struct launch_param *p, patches, from_orders_at_once)
     test_close(&d);
 }
 
-ParameterizedTestParameters(patches, refuse_orders_at_once)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, patches, refuse_orders_at_once)
+BackendTest(patches, refuse_orders_at_once)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
@@ -888,11 +864,7 @@ ParameterizedTest(struct backend_param *p, patches, refuse_orders_at_once)
 
 // A Hilbert curve through all cells of a cube goes from each to a neighbour, and visits every octant
 // of every octant in one piece. Transposed, it is the curve of points with two axes exchanged.
-ParameterizedTestParameters(patches, along_a_hilbert_curve)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, patches, along_a_hilbert_curve)
+BackendTest(patches, along_a_hilbert_curve)
 {
     enum { SIDE = 16, ROWS = SIDE * SIDE * SIDE };
     order_case c = {"cube", ROWS, 0, 64, SPOPS_PATCH_CURVE_HILBERT, 4, false, false};
@@ -968,11 +940,7 @@ static host_lists windows(const int32_t *sample_buckets, int32_t samples, const 
     return l;
 }
 
-ParameterizedTestParameters(patches, from_buckets)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, patches, from_buckets)
+BackendTest(patches, from_buckets)
 {
     static const int32_t shapes[][4] = {{0, 0, 0, 0}, {4, 1, 0, 0},   {4, 1, 2, 1},  {3, 2, -1, 0},
                                         {1, 5, 7, 0}, {100, 1, 3, 1}, {2, 100, 0, 0}};
@@ -1029,11 +997,7 @@ ParameterizedTest(struct backend_param *p, patches, from_buckets)
 
 // ---- What is refused ----------------------------------------------------------------------------
 
-ParameterizedTestParameters(patches, refused)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, patches, refused)
+BackendTest(patches, refused)
 {
     static const int32_t offsets[] = {0, 2, 5}, from_one[] = {1, 2, 5}, falling[] = {0, 3, 2};
     static const int32_t negative[] = {0, 1, -1};
@@ -1118,11 +1082,7 @@ ParameterizedTest(struct backend_param *p, patches, refused)
 }
 
 // The rest of what is refused: an order and a window.
-ParameterizedTestParameters(patches, refuse_orders_and_windows)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, patches, refuse_orders_and_windows)
+BackendTest(patches, refuse_orders_and_windows)
 {
     static const order_case c = {"", 40, 2, 7, SPOPS_PATCH_CURVE_ZORDER, 0, true, true};
     static const int32_t zeros[65537];

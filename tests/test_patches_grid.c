@@ -217,11 +217,7 @@ static void discard(test_device *d, spops_point_cloud *cloud)
     test_free(d, (void *)(uintptr_t)cloud->offsets);
 }
 
-ParameterizedTestParameters(patches_grid, windows_and_sets)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, patches_grid, windows_and_sets)
+BackendTest(patches_grid, windows_and_sets)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
@@ -243,11 +239,7 @@ ParameterizedTest(struct backend_param *p, patches_grid, windows_and_sets)
 }
 
 // Frames of two sizes into one plan, also of a captured graph; and one with more windows than fit.
-ParameterizedTestParameters(patches_grid, refilled)
-{
-    return every_launch();
-}
-ParameterizedTest(struct launch_param *p, patches_grid, refilled)
+LaunchTest(patches_grid, refilled)
 {
     enum { ROWS = 2000, SAMPLES = 3, ROOM = 200 };
     static const int32_t sizes[] = {1500, 0, 900, ROWS};
@@ -307,11 +299,7 @@ ParameterizedTest(struct launch_param *p, patches_grid, refilled)
     test_close(&d);
 }
 
-ParameterizedTestParameters(patches_grid, refused)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, patches_grid, refused)
+BackendTest(patches_grid, refused)
 {
     const spops_patch_grid good = GRID(.window = {4, 4, 4}, .bits = 5);
     const grid_case c = {"refused", 40, 2, good};

@@ -1329,11 +1329,7 @@ Test(plan_memory, fields)
 }
 
 // A map, a convolution and a pool on it, filled by one call in any order.
-ParameterizedTestParameters(plan_memory, updated_at_once)
-{
-    return every_case(NULL, 0, NULL, 0);
-}
-ParameterizedTest(struct case_param *p, plan_memory, updated_at_once)
+CaseTest(plan_memory, updated_at_once, every_case(NULL, 0, NULL, 0))
 {
     fixture f;
     void *made[2] = {NULL, NULL}; // convolution and pool
@@ -1397,11 +1393,7 @@ ParameterizedTest(struct case_param *p, plan_memory, updated_at_once)
 
 // A convolution of neighbours that stay as they are is made to measure, and a value too: its work was
 // counted, which its description says. A detached one stands on nothing.
-ParameterizedTestParameters(plan_memory, counted)
-{
-    return every_case(NULL, 0, NULL, 0);
-}
-ParameterizedTest(struct case_param *p, plan_memory, counted)
+CaseTest(plan_memory, counted, every_case(NULL, 0, NULL, 0))
 {
     fixture f;
     memset(&f, 0, sizeof f);
@@ -1523,11 +1515,7 @@ static void expect_once(spops_context *ctx, spops_status status, const char *wha
 }
 
 // A plan that is created has exact sizes: it is counted, one count is fetched, and it is filled.
-ParameterizedTestParameters(plan_memory, counted_and_filled_once)
-{
-    return every_case(NULL, 0, NULL, 0);
-}
-ParameterizedTest(struct case_param *p, plan_memory, counted_and_filled_once)
+CaseTest(plan_memory, counted_and_filled_once, every_case(NULL, 0, NULL, 0))
 {
     fixture f;
     memset(&f, 0, sizeof f);

@@ -210,11 +210,7 @@ static void check_seeds(test_device *d, const cloud *c)
     cr_assert(differ > m / 8, "%lld of %lld differ", (long long)differ, (long long)m);
 }
 
-ParameterizedTestParameters(point_levels, keep)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, point_levels, keep)
+BackendTest(point_levels, keep)
 {
     test_device d;
     cloud c;
@@ -232,11 +228,7 @@ ParameterizedTest(struct backend_param *p, point_levels, keep)
 // ---- Interpolation ------------------------------------------------------------------------------
 
 // Distances that agree to all 24 bits of an f32 are told apart; of equal ones the earliest is kept.
-ParameterizedTestParameters(point_levels, keeps_the_nearest)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, point_levels, keeps_the_nearest)
+BackendTest(point_levels, keeps_the_nearest)
 {
     enum { POINTS = 4096, FIRST = 17 };
     static float points[POINTS][3];
@@ -272,11 +264,7 @@ ParameterizedTest(struct backend_param *p, point_levels, keeps_the_nearest)
     test_close(&d);
 }
 
-ParameterizedTestParameters(point_levels, interpolate)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, point_levels, interpolate)
+BackendTest(point_levels, interpolate)
 {
     static float values[N][COLS], out[N][COLS];
     static int32_t rows[N][3];
@@ -346,11 +334,7 @@ ParameterizedTest(struct backend_param *p, point_levels, interpolate)
 // Samples of one point and of none, a point that is not finite, and rows after the last offset take
 // what there is: the one point's features, or 0. So does what was reserved, from and to capacities of
 // which more is not in use.
-ParameterizedTestParameters(point_levels, interpolate_from_few)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, point_levels, interpolate_from_few)
+BackendTest(point_levels, interpolate_from_few)
 {
     enum { FROM = 4, TO = 6, IN_USE = 5 };
     const float from[FROM][3] = {
@@ -443,11 +427,7 @@ ParameterizedTest(struct backend_param *p, point_levels, interpolate_from_few)
 // ---- Pyramids -----------------------------------------------------------------------------------
 
 // With cover, the point that a voxel kept in one corner has that in the opposite one for neighbour.
-ParameterizedTestParameters(point_levels, cover_reaches_corners)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, point_levels, cover_reaches_corners)
+BackendTest(point_levels, cover_reaches_corners)
 {
     const float near = 1e-6f, far = 0.5f - 1e-6f;
     const float corners[2][3] = {{near, near, far}, {far, far, near}};
@@ -476,11 +456,7 @@ ParameterizedTest(struct backend_param *p, point_levels, cover_reaches_corners)
     test_close(&d);
 }
 
-ParameterizedTestParameters(point_levels, pyramid)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, point_levels, pyramid)
+BackendTest(point_levels, pyramid)
 {
     static int32_t offsets[N + 1];
     test_device d;
@@ -775,11 +751,7 @@ ParameterizedTest(struct launch_param *p, point_levels, pyramids_serve_frames)
 
 // ---- Refusals -----------------------------------------------------------------------------------
 
-ParameterizedTestParameters(point_levels, refuses)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, point_levels, refuses)
+BackendTest(point_levels, refuses)
 {
     const spops_status invalid = SPOPS_STATUS_INVALID_ARGUMENT;
     spops_point_level_options o = spops_point_level_options_default();

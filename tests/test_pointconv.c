@@ -443,11 +443,8 @@ static void check_adding(conv_case *c, const geometry *g, int capability, spops_
     c->d->ctx->info.compute_capability = real;
 }
 
-ParameterizedTestParameters(pointconv, adds_rows_first)
-{
-    return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
-}
-ParameterizedTest(struct case_param *p, pointconv, adds_rows_first, .timeout = 900)
+CaseTest(pointconv, adds_rows_first, every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0),
+         .timeout = 900)
 {
     static const int capabilities[] = {90, 80};
     test_device d;
@@ -544,11 +541,8 @@ static void download(test_device *d, void *to, const void *from, size_t bytes)
     cr_assert(device_download(d->backend, to, from, bytes), "%s", device_error());
 }
 
-ParameterizedTestParameters(pointconv, equals_sparse_convolution)
-{
-    return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
-}
-ParameterizedTest(struct case_param *p, pointconv, equals_sparse_convolution, .timeout = 900)
+CaseTest(pointconv, equals_sparse_convolution, every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0),
+         .timeout = 900)
 {
     const float size_m = 0.05f;
     const spops_dtype dtype = (spops_dtype)p->dtype, f32 = SPOPS_DTYPE_F32;
@@ -809,11 +803,7 @@ ParameterizedTest(struct launch_param *p, pointconv, serves_frames, .timeout = 9
 // ---- Refusals -----------------------------------------------------------------------------------
 
 // Features of i8 give the bits of the same features in f32.
-ParameterizedTestParameters(pointconv, widens_i8)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, pointconv, widens_i8, .timeout = 900)
+BackendTest(pointconv, widens_i8, .timeout = 900)
 {
     enum { ROWS = 200, COLS_IN = 8, COLS_OUT = 12 };
     const geometry g = {"", UNIFORM, ROWS, 0, 0, 3, 0.3f, 0.1f, 0};
@@ -871,11 +861,7 @@ ParameterizedTest(struct backend_param *p, pointconv, widens_i8, .timeout = 900)
 #define REFUSED(call, status, fragment) test_expect(d.ctx, call, status, fragment, fragment)
 
 // What the rows cannot say; tests/test_operators.c has the faults of arguments.
-ParameterizedTestParameters(pointconv, refuses)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, pointconv, refuses, .timeout = 900)
+BackendTest(pointconv, refuses, .timeout = 900)
 {
     char line[256];
     const spops_status invalid = SPOPS_STATUS_INVALID_ARGUMENT;
@@ -1011,11 +997,7 @@ ParameterizedTest(struct backend_param *p, pointconv, refuses, .timeout = 900)
 
 // Neighbours made with a radius alone serve a plan made with defaults, forward and backward: ones times
 // ones count pairs.
-ParameterizedTestParameters(pointconv, defaults_fit_each_other)
-{
-    return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
-}
-ParameterizedTest(struct case_param *p, pointconv, defaults_fit_each_other)
+CaseTest(pointconv, defaults_fit_each_other, every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0))
 {
     enum { NUM = 200, COLS = 8 };
     spops_neighbors_options search = spops_neighbors_options_default();

@@ -325,11 +325,7 @@ static spops_neighbors_options options_of(const cloud_case *c, int32_t contents)
 
 // ---- Neighbours ---------------------------------------------------------------------------------
 
-ParameterizedTestParameters(points, equal_brute_force)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, points, equal_brute_force)
+BackendTest(points, equal_brute_force)
 {
     const int32_t both = SPOPS_NEIGHBORS_BY_TAP | SPOPS_NEIGHBORS_REVERSE;
     test_device d;
@@ -422,11 +418,7 @@ static spops_neighbors_options capped(const cloud_case *c, int32_t contents, int
     return o;
 }
 
-ParameterizedTestParameters(points, capped_equal_brute_force)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, points, capped_equal_brute_force)
+BackendTest(points, capped_equal_brute_force)
 {
     const int32_t both = SPOPS_NEIGHBORS_BY_TAP | SPOPS_NEIGHBORS_REVERSE;
     test_device d;
@@ -621,11 +613,7 @@ static void check_nearest(const cloud_case *c, const host_cloud *in, const host_
     }
 }
 
-ParameterizedTestParameters(points, nearest_equal_brute_force)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, points, nearest_equal_brute_force)
+BackendTest(points, nearest_equal_brute_force)
 {
     enum { SPARE = 5 };
     static const int32_t counts[] = {1, 3, 20, SPOPS_MAX_NEAREST};
@@ -680,11 +668,7 @@ ParameterizedTest(struct backend_param *p, points, nearest_equal_brute_force)
 }
 
 // Rows after the last offset of the queries have no sample, and so no neighbours.
-ParameterizedTestParameters(points, nearest_of_rows_without_a_sample)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, points, nearest_of_rows_without_a_sample)
+BackendTest(points, nearest_of_rows_without_a_sample)
 {
     enum { ROWS = 8, IN_SAMPLES = 5 };
     static const int32_t ends[] = {0, 2, 3, IN_SAMPLES};
@@ -728,11 +712,7 @@ ParameterizedTest(struct backend_param *p, points, nearest_of_rows_without_a_sam
         cr_assert(found == NULL);                                                                  \
     } while (0)
 
-ParameterizedTestParameters(points, refuse_what_is_wrong)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, points, refuse_what_is_wrong)
+BackendTest(points, refuse_what_is_wrong)
 {
     static const int32_t descending[] = {0, 5, 3, 8}, late[] = {1, 5, 6, 8}, early[] = {0, 2, 3, 7};
     const cloud_case c = {"", UNIFORM, 8, 3, 0.1f, SPOPS_METRIC_BALL, 3, 0.1f};
@@ -841,11 +821,7 @@ ParameterizedTest(struct backend_param *p, points, refuse_what_is_wrong)
 }
 
 // 46,400 points at one place have more pairs than an index can count.
-ParameterizedTestParameters(points, refuse_too_many_pairs)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, points, refuse_too_many_pairs)
+BackendTest(points, refuse_too_many_pairs)
 {
     const cloud_case c = {"", ONE_CELL, 46400, 0, 1.0f, SPOPS_METRIC_BALL, 1, 0.0f};
     const spops_neighbors_options o = options_of(&c, 0);

@@ -335,11 +335,7 @@ static void create_sub_buckets(pool_case *c, int64_t n, int32_t samples, int32_t
     free(cells), free(offsets), free(buckets), free(found), free(first);
 }
 
-ParameterizedTestParameters(pool, agrees_in_buckets)
-{
-    return every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0);
-}
-ParameterizedTest(struct case_param *p, pool, agrees_in_buckets)
+CaseTest(pool, agrees_in_buckets, every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0))
 {
     static const int32_t shapes[][4] = {// rows, samples, rows of a bucket, of a sub-bucket
                                         {0, 2, 8, 2},
@@ -370,11 +366,7 @@ ParameterizedTest(struct case_param *p, pool, agrees_in_buckets)
 }
 
 // Buckets and their pools refilled, on the GPU as one captured graph: the same as made anew.
-ParameterizedTestParameters(pool, serves_buckets_of_frames)
-{
-    return every_launch();
-}
-ParameterizedTest(struct launch_param *p, pool, serves_buckets_of_frames)
+LaunchTest(pool, serves_buckets_of_frames)
 {
     enum { ROWS = 800, WIDTH = 12 };
     static const int32_t sizes[] = {800, 3, 0, 555};
@@ -454,11 +446,7 @@ ParameterizedTest(struct launch_param *p, pool, serves_buckets_of_frames)
     test_close(&d);
 }
 
-ParameterizedTestParameters(pool, agrees)
-{
-    return every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0);
-}
-ParameterizedTest(struct case_param *p, pool, agrees)
+CaseTest(pool, agrees, every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0))
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
@@ -574,11 +562,7 @@ static void verify_frame(void *user, int version, const char *what)
     guarded_check(&c->means, &c->expected_means, false, what);
 }
 
-ParameterizedTestParameters(pool, serves_frames)
-{
-    return every_launch();
-}
-ParameterizedTest(struct launch_param *p, pool, serves_frames)
+LaunchTest(pool, serves_frames)
 {
     static const spops_coords_box box = {{0, -1000, -1000, -1000, 0}, {9, 1000, 1000, 1000, 0}};
     static const int32_t zeros[MAX_ROWS * 4];
@@ -630,11 +614,7 @@ ParameterizedTest(struct launch_param *p, pool, serves_frames)
 // ---- A scan -------------------------------------------------------------------------------------
 
 // The sum over a window of ones is the number of pairs, the largest row number is the largest.
-ParameterizedTestParameters(pool, of_a_scan)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, pool, of_a_scan)
+BackendTest(pool, of_a_scan)
 {
     const spops_kernel_shape kernel = spops_kernel_shape_cube(3, 2, 2, 1);
     int64_t n = 0, cols = 0;
@@ -708,11 +688,7 @@ ParameterizedTest(struct backend_param *p, pool, of_a_scan)
 }
 
 // A set of capacity 0 has no rows, whatever room for pairs its map has.
-ParameterizedTestParameters(pool, has_no_rows)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, pool, has_no_rows)
+BackendTest(pool, has_no_rows)
 {
     enum { ROWS = 4 };
     const spops_coords_box box = {{0, 0, 0, 0, 0}, {0, 7, 7, 7, 0}};
@@ -768,11 +744,7 @@ ParameterizedTest(struct backend_param *p, pool, has_no_rows)
 
 // ---- What is refused ----------------------------------------------------------------------------
 
-ParameterizedTestParameters(pool, refuses)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, pool, refuses)
+BackendTest(pool, refuses)
 {
     static const int32_t rows[2 * 4] = {0, 0, 0, 0, 3, 0, 0, 1};
     static const spops_status invalid = SPOPS_STATUS_INVALID_ARGUMENT;

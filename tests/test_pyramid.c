@@ -320,11 +320,7 @@ static void check_refilled(test_device *d, const pyramid_case *c, test_rng *rng)
     test_free(d, num), test_free(d, rows);
 }
 
-ParameterizedTestParameters(pyramid, equals_one_by_one)
-{
-    return every_launch();
-}
-ParameterizedTest(struct launch_param *p, pyramid, equals_one_by_one)
+LaunchTest(pyramid, equals_one_by_one)
 {
     static const test_cloud clouds[] = {CLOUD_EMPTY, CLOUD_ONE, CLOUD_CLUMPS};
     test_device d;
@@ -417,11 +413,7 @@ Test(pyramid, parts_are_described_alike)
 
 // ---- A scan -------------------------------------------------------------------------------------
 
-ParameterizedTestParameters(pyramid, of_a_scan)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, pyramid, of_a_scan)
+BackendTest(pyramid, of_a_scan)
 {
     int64_t n = 0, cols = 0;
     int32_t *values = NULL;
@@ -601,11 +593,7 @@ ParameterizedTest(struct launch_param *p, pyramid, full_levels_equal_one_by_one)
     test_close(&d);
 }
 
-ParameterizedTestParameters(pyramid, overflows_and_refuses)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, pyramid, overflows_and_refuses)
+BackendTest(pyramid, overflows_and_refuses)
 {
     static const spops_status invalid = SPOPS_STATUS_INVALID_ARGUMENT;
     const int64_t narrow[5] = {0, 0, 3, 0, 0};

@@ -152,11 +152,8 @@ static void check_quantize(test_device *d, quantize_case *c, int64_t rows, int64
     test_operator_run(d, &op);
 }
 
-ParameterizedTestParameters(quantize, follows_its_definition)
-{
-    return every_case(quantized, NUM_QUANTIZED, NULL, 0);
-}
-ParameterizedTest(struct case_param *p, quantize, follows_its_definition, .timeout = 600)
+CaseTest(quantize, follows_its_definition, every_case(quantized, NUM_QUANTIZED, NULL, 0),
+         .timeout = 600)
 {
     static const int64_t shapes[][2] = {{0, 4},  {4, 0},   {1, 2},    {1000, 1}, {7, 16},
                                         {5, 17}, {33, 34}, {64, 128}, {9, 80},   {3, 1030}};
@@ -181,11 +178,7 @@ ParameterizedTest(struct case_param *p, quantize, follows_its_definition, .timeo
 }
 
 // The scale of matrices that say nothing, and of the largest and smallest that say something.
-ParameterizedTestParameters(quantize, scale_of_special_values)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, quantize, scale_of_special_values)
+BackendTest(quantize, scale_of_special_values)
 {
     const double inf = (double)INFINITY, nan = (double)NAN;
     const struct {
@@ -224,11 +217,7 @@ ParameterizedTest(struct backend_param *p, quantize, scale_of_special_values)
 // Up to 6 s
 //     codes are at most 2 s apart, so t is off by at most s; beyond, by t - 6 s <= 6 (b - s).
 // A last 2^-20 covers the divisions and products, which round in f32.
-ParameterizedTestParameters(quantize, error_is_bounded)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, quantize, error_is_bounded)
+BackendTest(quantize, error_is_bounded)
 {
     enum { ROWS = 200, COLS = 80 };
     test_device d;
@@ -304,11 +293,7 @@ static const spops_matrix *with(spops_matrix *room, spops_matrix m, int64_t rows
 }
 
 // What the rows cannot say; tests/test_operators.c has the faults of arguments.
-ParameterizedTestParameters(quantize, refuses)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, quantize, refuses)
+BackendTest(quantize, refuses)
 {
     enum { ROWS = 4, COLS = 34, BLOCKS = 3 };
     const spops_status invalid = SPOPS_STATUS_INVALID_ARGUMENT;

@@ -141,11 +141,7 @@ static void check_weights(test_device *d, spops_dtype from, spops_dtype to, test
     }
 }
 
-ParameterizedTestParameters(quantized, weights)
-{
-    return every_case(test_row_dtypes, NUM_ROW_DTYPES, both_dtypes, 2);
-}
-ParameterizedTest(struct case_param *p, quantized, weights)
+CaseTest(quantized, weights, every_case(test_row_dtypes, NUM_ROW_DTYPES, both_dtypes, 2))
 {
     static const test_values values[] = {VALUES_RANDOM,    VALUES_CANCEL,   VALUES_ZEROS,
                                          VALUES_SUBNORMAL, VALUES_INFINITE, VALUES_NAN};
@@ -162,11 +158,7 @@ ParameterizedTest(struct case_param *p, quantized, weights)
 // ---- Matrices of i8 -----------------------------------------------------------------------------
 
 // Every tie, what saturates, NaN and infinities; and every code back.
-ParameterizedTestParameters(quantized, i8)
-{
-    return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
-}
-ParameterizedTest(struct case_param *p, quantized, i8)
+CaseTest(quantized, i8, every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0))
 {
     enum { ROWS = 9, COLS = 67 };
     const spops_dtype dtype = (spops_dtype)p->dtype;
@@ -440,11 +432,7 @@ static spops_dtype any_out(test_rng *rng, spops_dtype dtype)
 
 // ---- Linear layers ------------------------------------------------------------------------------
 
-ParameterizedTestParameters(quantized, linear)
-{
-    return every_case(NULL, 0, both_dtypes, 2);
-}
-ParameterizedTest(struct case_param *p, quantized, linear, .timeout = 600)
+CaseTest(quantized, linear, every_case(NULL, 0, both_dtypes, 2), .timeout = 600)
 {
     static const int64_t sizes[][3] = {{1, 1, 1},      {2, 5, 3},      {63, 16, 16},
                                        {64, 64, 64},   {65, 72, 40},   {130, 48, 7},
@@ -489,11 +477,7 @@ ParameterizedTest(struct case_param *p, quantized, linear, .timeout = 600)
 }
 
 // As many products as a sum of i8 may have, all the largest.
-ParameterizedTestParameters(quantized, longest_sums)
-{
-    return every_case(NULL, 0, NULL, 0);
-}
-ParameterizedTest(struct case_param *p, quantized, longest_sums)
+CaseTest(quantized, longest_sums, every_case(NULL, 0, NULL, 0))
 {
     static const int64_t depths[] = {131071, 131056};
     test_rng rng = test_rng_make(3);
@@ -613,11 +597,7 @@ static double check_conv(test_device *d, const map8 *m, spops_dtype dtype, int64
     return worst;
 }
 
-ParameterizedTestParameters(quantized, convolution)
-{
-    return every_case(NULL, 0, both_dtypes, 2);
-}
-ParameterizedTest(struct case_param *p, quantized, convolution, .timeout = 600)
+CaseTest(quantized, convolution, every_case(NULL, 0, both_dtypes, 2), .timeout = 600)
 {
     static const int64_t channels[][2] = {{16, 16}, {32, 64},  {64, 40},   {80, 128},
                                           {5, 9},   {96, 200}, {128, 256}, {256, 272}};
@@ -648,11 +628,7 @@ ParameterizedTest(struct case_param *p, quantized, convolution, .timeout = 600)
 
 // ---- Refused ------------------------------------------------------------------------------------
 
-ParameterizedTestParameters(quantized, refused)
-{
-    return every_case(NULL, 0, NULL, 0);
-}
-ParameterizedTest(struct case_param *p, quantized, refused)
+CaseTest(quantized, refused, every_case(NULL, 0, NULL, 0))
 {
     const spops_status bad = SPOPS_STATUS_INVALID_ARGUMENT;
     test_rng rng = test_rng_make(9);

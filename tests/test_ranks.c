@@ -828,12 +828,8 @@ static void draw_ranks(scene *s, int32_t num_ranks, int how)
 static const spops_dtype two_dtypes[] = {SPOPS_DTYPE_F32, SPOPS_DTYPE_F16};
 static const int two_orders[] = {SPOPS_COORDS_ORDER_MORTON, SPOPS_COORDS_ORDER_HILBERT};
 
-ParameterizedTestParameters(ranks, operators_have_the_bits_of_one_rank)
-{
-    return every_case(two_dtypes, 2, two_orders, 2);
-}
-
-ParameterizedTest(struct case_param *c, ranks, operators_have_the_bits_of_one_rank)
+TestOver(ranks, operators_have_the_bits_of_one_rank, struct case_param *c,
+         every_case(two_dtypes, 2, two_orders, 2))
 {
     static const int32_t counts[] = {1, 2, 3, 8};
     scene one = make_scene((spops_dtype)c->dtype, (spops_coords_order)c->op);
@@ -922,13 +918,7 @@ static void check_order(test_device *d, int32_t dims, spops_coords_order order)
     spops_partition_destroy(partition);
 }
 
-ParameterizedTestParameters(ranks, sets_in_the_order_of_a_partition_have_rows_by_chunk)
-{
-    return every_backend();
-}
-
-ParameterizedTest(struct backend_param *p, ranks,
-                  sets_in_the_order_of_a_partition_have_rows_by_chunk)
+BackendTest(ranks, sets_in_the_order_of_a_partition_have_rows_by_chunk)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
@@ -1068,12 +1058,7 @@ static void refuse_rank(test_rank *r)
         device_free(r->device.backend, p.blocks[i]);
 }
 
-ParameterizedTestParameters(ranks, wrong_arguments_of_a_rank_are_said_on_all)
-{
-    return every_backend();
-}
-
-ParameterizedTest(struct backend_param *p, ranks, wrong_arguments_of_a_rank_are_said_on_all)
+BackendTest(ranks, wrong_arguments_of_a_rank_are_said_on_all)
 {
     scene s = {.dtype = SPOPS_DTYPE_F32};
     test_ranks_run((spops_backend_kind)p->backend, 2, TIMEOUT_MS, refuse_rank, &s);
@@ -1148,12 +1133,7 @@ static void sum_on_rank(test_rank *r)
         device_free(r->device.backend, p.blocks[i]);
 }
 
-ParameterizedTestParameters(ranks, few_values_and_many_are_summed_along_the_tree)
-{
-    return every_backend();
-}
-
-ParameterizedTest(struct backend_param *p, ranks, few_values_and_many_are_summed_along_the_tree)
+BackendTest(ranks, few_values_and_many_are_summed_along_the_tree)
 {
     static const int32_t counts[] = {1, 2, 3, 8};
     if (p->backend != SPOPS_BACKEND_CPU) return; // ranks that are threads are the CPU's
@@ -1224,12 +1204,7 @@ static void load_damaged(spops_context *ctx, const unsigned char *saved, size_t 
     }
 }
 
-ParameterizedTestParameters(ranks, partitions_are_saved)
-{
-    return every_backend();
-}
-
-ParameterizedTest(struct backend_param *param, ranks, partitions_are_saved)
+TestOver(ranks, partitions_are_saved, struct backend_param *param, every_backend())
 {
     static int32_t rows[SAVED_ROWS][4];
     unsigned char saved[SAVED_BYTES];
@@ -1347,23 +1322,13 @@ static void call_boxed(test_rank *r)
         device_free(r->device.backend, p.blocks[i]);
 }
 
-ParameterizedTestParameters(ranks, boxed_calls_refuse_on_all)
-{
-    return every_backend();
-}
-
-ParameterizedTest(struct backend_param *p, ranks, boxed_calls_refuse_on_all)
+BackendTest(ranks, boxed_calls_refuse_on_all)
 {
     scene s = {.dtype = SPOPS_DTYPE_F32};
     test_ranks_run((spops_backend_kind)p->backend, 2, TIMEOUT_MS, call_boxed, &s);
 }
 
-ParameterizedTestParameters(ranks, norms_of_parts_refuse)
-{
-    return every_backend();
-}
-
-ParameterizedTest(struct backend_param *p, ranks, norms_of_parts_refuse)
+BackendTest(ranks, norms_of_parts_refuse)
 {
     test_device d;
     float numbers[64] = {0};

@@ -159,11 +159,8 @@ static void check_case(test_device *d, const test_shape *shape, kind which, spop
     term_plan_destroy(&plan);
 }
 
-ParameterizedTestParameters(sddmm, agrees)
-{
-    return every_case(test_row_dtypes, NUM_REAL_DTYPES, kinds, NUM_KINDS);
-}
-ParameterizedTest(struct case_param *p, sddmm, agrees, .timeout = 600)
+CaseTest(sddmm, agrees, every_case(test_row_dtypes, NUM_REAL_DTYPES, kinds, NUM_KINDS),
+         .timeout = 600)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
@@ -178,11 +175,7 @@ ParameterizedTest(struct case_param *p, sddmm, agrees, .timeout = 600)
 }
 
 // A few shapes, for tools that are slow: every class of lengths, split segments, empties.
-ParameterizedTestParameters(sddmm, small)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, sddmm, small, .timeout = 600)
+BackendTest(sddmm, small, .timeout = 600)
 {
     static const test_shape shapes[] = {{"edges", 20, LENGTHS_EDGES, 0, 80},
                                         {"one huge", 12, LENGTHS_ONE_HUGE, 900, 80},
@@ -196,11 +189,7 @@ ParameterizedTest(struct backend_param *p, sddmm, small, .timeout = 600)
 }
 
 // One segment of a million terms among short ones.
-ParameterizedTestParameters(sddmm, a_million_terms)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, sddmm, a_million_terms, .timeout = 600)
+BackendTest(sddmm, a_million_terms, .timeout = 600)
 {
     static const test_shape shape = {"a million", 5, LENGTHS_ONE_HUGE, 1000000, 4};
     test_device d;
@@ -210,11 +199,7 @@ ParameterizedTest(struct backend_param *p, sddmm, a_million_terms, .timeout = 60
     test_close(&d);
 }
 
-ParameterizedTestParameters(sddmm, refuses)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, sddmm, refuses)
+BackendTest(sddmm, refuses)
 {
     enum { SEGMENTS = 3, TERMS = 5, COLS = 4 };
     static const int32_t keys[TERMS] = {2, 0, 2, 2, 0};
@@ -279,11 +264,7 @@ ParameterizedTest(struct backend_param *p, sddmm, refuses)
 // ---- Attention over neighbours ------------------------------------------------------------------
 
 // Three calls forward and three back are softmax(q k) v and its gradients.
-ParameterizedTestParameters(sddmm, is_attention)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, sddmm, is_attention)
+BackendTest(sddmm, is_attention)
 {
     enum { POINTS = 60, NEIGHBORS = 7, TERMS = POINTS * NEIGHBORS, HEADS = 2, D = 4, COLS = 8 };
     enum { QUERY, KEY, VALUE, SCORE, PROBABILITY, OUTPUT, NUM };

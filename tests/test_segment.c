@@ -129,13 +129,7 @@ static void check_direction(const ref_segment *ref, const double *at, const floa
     free(direction);
 }
 
-ParameterizedTestParameters(segment, gradients_are_those_of_differences)
-{
-    return every_backend();
-}
-
-ParameterizedTest(struct backend_param *p, segment, gradients_are_those_of_differences,
-                  .timeout = 300)
+BackendTest(segment, gradients_are_those_of_differences, .timeout = 300)
 {
     test_device d;
     if (!test_open(&d, p->backend, LAUNCH_STREAM)) return;

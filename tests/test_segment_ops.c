@@ -316,11 +316,7 @@ ParameterizedTest(struct case_param *p, segment_ops, agrees, .timeout = 600)
 }
 
 // A few shapes, for tools that are slow: every class of lengths, split segments, empties.
-ParameterizedTestParameters(segment_ops, small)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, segment_ops, small, .timeout = 600)
+BackendTest(segment_ops, small, .timeout = 600)
 {
     static const test_shape shapes[] = {{"edges", 20, LENGTHS_EDGES, 0, 4},
                                         {"one huge", 12, LENGTHS_ONE_HUGE, 9000, 4},
@@ -335,11 +331,7 @@ ParameterizedTest(struct backend_param *p, segment_ops, small, .timeout = 600)
 
 // Sorts and top-k of shapes that several blocks of a GPU divide: short segments of all lengths, more empty
 // ones than a block has room for, and more long ones than it has processors.
-ParameterizedTestParameters(segment_ops, several_blocks)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, segment_ops, several_blocks, .timeout = 600)
+BackendTest(segment_ops, several_blocks, .timeout = 600)
 {
     static const test_shape shapes[] = {{"many edges", 300, LENGTHS_EDGES, 0, 4},
                                         {"many empties", 9000, LENGTHS_EMPTY_FRONT, 2, 4},
@@ -354,11 +346,7 @@ ParameterizedTest(struct backend_param *p, segment_ops, several_blocks, .timeout
 }
 
 // One segment of a million terms among short ones.
-ParameterizedTestParameters(segment_ops, a_million_terms)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, segment_ops, a_million_terms, .timeout = 600)
+BackendTest(segment_ops, a_million_terms, .timeout = 600)
 {
     static const test_shape shape = {"a million", 5, LENGTHS_ONE_HUGE, 1000000, 1};
     test_device d;
@@ -370,11 +358,7 @@ ParameterizedTest(struct backend_param *p, segment_ops, a_million_terms, .timeou
 
 // ---- Refusals -----------------------------------------------------------------------------------
 
-ParameterizedTestParameters(segment_ops, refuses)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, segment_ops, refuses)
+BackendTest(segment_ops, refuses)
 {
     enum { SEGMENTS = 3, TERMS = 5, COLS = 4 };
     static const int32_t keys[TERMS] = {2, 0, 2, 2, 0};

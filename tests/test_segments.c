@@ -148,11 +148,7 @@ static void refused_options(test_device *d, create_call call)
     accepted(d, call, &a, "a shorter struct");
 }
 
-ParameterizedTestParameters(segments, create_refuses)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, segments, create_refuses)
+BackendTest(segments, create_refuses)
 {
     test_device d;
     create_args a;
@@ -179,11 +175,7 @@ ParameterizedTest(struct backend_param *p, segments, create_refuses)
     test_close(&d);
 }
 
-ParameterizedTestParameters(segments, create_from_keys_refuses)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, segments, create_from_keys_refuses)
+BackendTest(segments, create_from_keys_refuses)
 {
     test_device d;
     create_args a;
@@ -289,11 +281,7 @@ static void check_view(test_device *d, const spops_segments *plan, const test_re
     free(offsets), free(pairs), free(order);
 }
 
-ParameterizedTestParameters(segments, hold_the_relation)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, segments, hold_the_relation, .timeout = 600)
+BackendTest(segments, hold_the_relation, .timeout = 600)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
@@ -325,11 +313,7 @@ ParameterizedTest(struct backend_param *p, segments, hold_the_relation, .timeout
     test_close(&d);
 }
 
-ParameterizedTestParameters(segments, info_and_traffic)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, segments, info_and_traffic)
+BackendTest(segments, info_and_traffic)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
@@ -428,11 +412,7 @@ static unsigned char *save(test_device *d, const spops_segments *plan, size_t *b
     return data;
 }
 
-ParameterizedTestParameters(segments, save_and_load)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, segments, save_and_load)
+BackendTest(segments, save_and_load)
 {
     test_device d, cpu;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_STREAM)) return;
@@ -496,11 +476,7 @@ static void check_damaged(test_device *d, const unsigned char *damaged, size_t b
     cr_assert(d->memory.live == live, "%s: leaked", what);
 }
 
-ParameterizedTestParameters(segments, load_refuses)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, segments, load_refuses)
+BackendTest(segments, load_refuses)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
@@ -814,11 +790,7 @@ ParameterizedTest(struct case_param *p, segments, refill_on_the_stream)
     test_close(&d);
 }
 
-ParameterizedTestParameters(segments, refill_refuses)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, segments, refill_refuses)
+BackendTest(segments, refill_refuses)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
@@ -910,11 +882,7 @@ static void *work_in_thread(void *argument)
     return NULL;
 }
 
-ParameterizedTestParameters(segments, shared_by_threads)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, segments, shared_by_threads)
+BackendTest(segments, shared_by_threads)
 {
     static const test_shape shape = {"one huge", 30, LENGTHS_ONE_HUGE, 20000, 8};
     test_device d;

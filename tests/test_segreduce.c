@@ -88,30 +88,18 @@ static void check_case(test_device *d, const test_shape *shape, const test_relat
     spops_segments_destroy(c.plan);
 }
 
-ParameterizedTestParameters(segreduce, agrees_on_shapes)
-{
-    return every_reduction();
-}
-ParameterizedTest(struct case_param *p, segreduce, agrees_on_shapes, .timeout = 600)
+CaseTest(segreduce, agrees_on_shapes, every_reduction(), .timeout = 600)
 {
     reduce_over_shapes(p, check_case);
 }
 
-ParameterizedTestParameters(segreduce, agrees_on_options)
-{
-    return every_reduction();
-}
-ParameterizedTest(struct case_param *p, segreduce, agrees_on_options, .timeout = 600)
+CaseTest(segreduce, agrees_on_options, every_reduction(), .timeout = 600)
 {
     reduce_over_options(p, check_case);
 }
 
 // Worked by hand, apart from the reference: ties, zeros of both signs, NaN, infinities.
-ParameterizedTestParameters(segreduce, winners)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, segreduce, winners)
+BackendTest(segreduce, winners)
 {
     enum { SEGMENTS = 8, TERMS = 16 };
     static const int32_t offsets[SEGMENTS + 1] = {0, 3, 5, 7, 10, 10, 12, 14, 16};
@@ -223,11 +211,7 @@ static void close_errors(error_case *e)
 }
 
 // What the row of segreduce cannot say; tests/test_operators.c has its faults.
-ParameterizedTestParameters(segreduce, refuses)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, segreduce, refuses)
+BackendTest(segreduce, refuses)
 {
     error_case e;
     if (!open_errors(&e, p->backend)) return;
@@ -252,11 +236,7 @@ ParameterizedTest(struct backend_param *p, segreduce, refuses)
 }
 
 // Scratch: a context that was not asked to reserve refuses a plan that needs some.
-ParameterizedTestParameters(segreduce, needs_scratch)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, segreduce, needs_scratch)
+BackendTest(segreduce, needs_scratch)
 {
     static const test_shape shape = {"one huge", 3, LENGTHS_ONE_HUGE, 70000, 4};
     test_device d;
@@ -292,11 +272,7 @@ ParameterizedTest(struct backend_param *p, segreduce, needs_scratch)
 }
 
 // Zero columns and zero segments do nothing, whatever the pointers.
-ParameterizedTestParameters(segreduce, zero_sizes)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, segreduce, zero_sizes)
+BackendTest(segreduce, zero_sizes)
 {
     static const int32_t offsets[] = {0, 2, 3};
     test_device d;

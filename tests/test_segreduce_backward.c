@@ -95,30 +95,18 @@ static void check_case(test_device *d, const test_shape *shape, const test_relat
     spops_segments_destroy(c.plan);
 }
 
-ParameterizedTestParameters(segreduce_backward, agrees_on_shapes)
-{
-    return every_reduction_with_gradient();
-}
-ParameterizedTest(struct case_param *p, segreduce_backward, agrees_on_shapes, .timeout = 600)
+CaseTest(segreduce_backward, agrees_on_shapes, every_reduction_with_gradient(), .timeout = 600)
 {
     reduce_over_shapes(p, check_case);
 }
 
-ParameterizedTestParameters(segreduce_backward, agrees_on_options)
-{
-    return every_reduction_with_gradient();
-}
-ParameterizedTest(struct case_param *p, segreduce_backward, agrees_on_options, .timeout = 600)
+CaseTest(segreduce_backward, agrees_on_options, every_reduction_with_gradient(), .timeout = 600)
 {
     reduce_over_options(p, check_case);
 }
 
 // By hand: d(product) / d(factor) with no zero, one zero and two zeros in a segment.
-ParameterizedTestParameters(segreduce_backward, product_with_zeros)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, segreduce_backward, product_with_zeros)
+BackendTest(segreduce_backward, product_with_zeros)
 {
     static const int32_t offsets[] = {0, 3, 6, 9};
     static const double x[9] = {2, 3, 4, 2, 0, 4, 0, 5, -0.0};
@@ -170,11 +158,7 @@ static void expect_refused(error_case *e, spops_status status, spops_status expe
 }
 
 // What the row cannot say; tests/test_operators.c has its faults.
-ParameterizedTestParameters(segreduce_backward, refuses)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, segreduce_backward, refuses)
+BackendTest(segreduce_backward, refuses)
 {
     static const int32_t offsets[] = {0, 2, 2, 5, 6};
     error_case e;

@@ -361,11 +361,7 @@ ParameterizedTest(struct case_param *p, sparseconv, agrees, .timeout = 900)
 
 // Every activation after the sums of every tile that implicit GEMM has: of f16 and bf16 rounded to them
 // and to f32, of f32 by tf32 too.
-ParameterizedTestParameters(sparseconv, activations)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, sparseconv, activations, .timeout = 900)
+BackendTest(sparseconv, activations, .timeout = 900)
 {
     static const int64_t all_out[] = {24, 32, 64, 96, 128, 256};
     test_rng rng = test_rng_make(77);
@@ -414,11 +410,7 @@ ParameterizedTest(struct backend_param *p, sparseconv, activations, .timeout = 9
 
 // ---- Real scans ---------------------------------------------------------------------------------
 
-ParameterizedTestParameters(sparseconv, agrees_on_scans)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, sparseconv, agrees_on_scans, .timeout = 900)
+BackendTest(sparseconv, agrees_on_scans, .timeout = 900)
 {
     enum { POINTS = 1500 };
     static const char *const scans[] = {"kitti_odom_a.npy", "indoor_redkitchen_a.npy"};
@@ -534,11 +526,8 @@ static void check_dense(test_device *d, int32_t size, int32_t stride, int32_t pa
     destroy_case(s);
 }
 
-ParameterizedTestParameters(sparseconv, equals_dense_convolution)
-{
-    return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
-}
-ParameterizedTest(struct case_param *p, sparseconv, equals_dense_convolution, .timeout = 900)
+CaseTest(sparseconv, equals_dense_convolution, every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0),
+         .timeout = 900)
 {
     test_device d;
     const uint64_t stream = case_number(p) << 32;
@@ -631,11 +620,7 @@ static void verify_frame(void *user, int version, const char *what)
     guarded_check(&c->out, &c->expected, false, what);
 }
 
-ParameterizedTestParameters(sparseconv, serves_frames)
-{
-    return every_launch();
-}
-ParameterizedTest(struct launch_param *p, sparseconv, serves_frames)
+LaunchTest(sparseconv, serves_frames)
 {
     test_device d;
     spops_coords_options options = spops_coords_options_default();
@@ -684,11 +669,7 @@ ParameterizedTest(struct launch_param *p, sparseconv, serves_frames)
 
 // Refilled together, also where some have no pairs, plans give what each gives when it is refilled
 // alone.
-ParameterizedTestParameters(sparseconv, sets_several)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, sparseconv, sets_several)
+BackendTest(sparseconv, sets_several)
 {
     enum { PLANS = 3, C = 32, TAPS = 27, CAPACITY = 1200 };
     static const spops_coords_box box = {{0, -1000, -1000, -1000, 0}, {9, 1000, 1000, 1000, 0}};
@@ -841,11 +822,7 @@ static void check_finish(test_device *d, const cloud_rows *cloud, int64_t cols, 
 }
 
 // A narrow output is rounded before an epilogue and after it: two roundings of the dtype.
-ParameterizedTestParameters(sparseconv, finishes_narrow_outputs)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, sparseconv, finishes_narrow_outputs)
+BackendTest(sparseconv, finishes_narrow_outputs)
 {
     static const int32_t rows[5 * 4] = {0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 1, 0, 0, 4, 4, 4, 0, 5, 4, 4};
     const cloud_rows cloud = {3, 5, (int32_t *)(uintptr_t)rows};
@@ -857,11 +834,7 @@ ParameterizedTest(struct backend_param *p, sparseconv, finishes_narrow_outputs)
 }
 
 // Wide outputs, whose residuals come in several parts: tiles of the table's choice, single ones and pairs.
-ParameterizedTestParameters(sparseconv, finishes_wide_outputs)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, sparseconv, finishes_wide_outputs, .timeout = 600)
+BackendTest(sparseconv, finishes_wide_outputs, .timeout = 600)
 {
     static const struct {
         int64_t cols;
@@ -881,11 +854,7 @@ ParameterizedTest(struct backend_param *p, sparseconv, finishes_wide_outputs, .t
 }
 
 // One row, and as many scales as channels; a NaN that an activation keeps.
-ParameterizedTestParameters(sparseconv, one_wide_row)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, sparseconv, one_wide_row)
+BackendTest(sparseconv, one_wide_row)
 {
     enum { IN = 600, AT = 256 };
     static const int32_t row[4];
@@ -1036,11 +1005,7 @@ static void check_chain(test_device *d, int32_t tile, spops_dtype dtype)
 }
 
 // The same bits, in tiles of the table's choice and in pairs of tiles.
-ParameterizedTestParameters(sparseconv, reads_ahead)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, sparseconv, reads_ahead, .timeout = 600)
+BackendTest(sparseconv, reads_ahead, .timeout = 600)
 {
     static const int32_t tiles[] = {0, 19, 20};
     test_device d;
@@ -1159,11 +1124,8 @@ static void check_i8(test_device *d, spops_dataflow dataflow, spops_dtype dtype,
     cloud_free(&cloud);
 }
 
-ParameterizedTestParameters(sparseconv, takes_i8_features)
-{
-    return every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0);
-}
-ParameterizedTest(struct case_param *p, sparseconv, takes_i8_features, .timeout = 900)
+CaseTest(sparseconv, takes_i8_features, every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0),
+         .timeout = 900)
 {
     static const spops_dataflow dataflows[] = {SPOPS_DATAFLOW_AUTO, SPOPS_DATAFLOW_FETCH_ON_DEMAND,
                                                SPOPS_DATAFLOW_GATHER_MATMUL_SCATTER};
@@ -1228,11 +1190,7 @@ static void refuse_gather_scatter(test_device *d, const conv_case *c, spops_matr
 }
 
 // What the rows cannot say; tests/test_operators.c has the faults of arguments.
-ParameterizedTestParameters(sparseconv, refuses)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, sparseconv, refuses)
+BackendTest(sparseconv, refuses)
 {
     enum { ROWS = 2, TAPS = 27, C = 4 };
     static const int32_t rows[ROWS * 4] = {0, 0, 0, 0, 0, 0, 0, 1};
@@ -1386,11 +1344,8 @@ static void check_ones(test_device *d, const spops_kernel_map *map, spops_dtype 
 }
 
 // The gradient of the bias alone, over several pieces of rows; those after the rows in use are NaN.
-ParameterizedTestParameters(sparseconv, sums_the_bias_over_rows_in_use)
-{
-    return every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0);
-}
-ParameterizedTest(struct case_param *p, sparseconv, sums_the_bias_over_rows_in_use)
+CaseTest(sparseconv, sums_the_bias_over_rows_in_use,
+         every_case(test_row_dtypes, NUM_REAL_DTYPES, NULL, 0))
 {
     enum { CAPACITY = 5000, COLS = 12, SIDE = 20 };
     static const int32_t counts[] = {CAPACITY, 3001, 1, 0};
@@ -1456,11 +1411,7 @@ ParameterizedTest(struct case_param *p, sparseconv, sums_the_bias_over_rows_in_u
 }
 
 // A rank, or a level, may have no rows: plans by any dataflow are made there, and gradients of weights are 0.
-ParameterizedTestParameters(sparseconv, no_rows_by_every_dataflow)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, sparseconv, no_rows_by_every_dataflow)
+BackendTest(sparseconv, no_rows_by_every_dataflow)
 {
     static const spops_dataflow dataflows[] = {SPOPS_DATAFLOW_AUTO, SPOPS_DATAFLOW_FETCH_ON_DEMAND,
                                                SPOPS_DATAFLOW_IMPLICIT_GEMM};
@@ -1511,11 +1462,7 @@ ParameterizedTest(struct backend_param *p, sparseconv, no_rows_by_every_dataflow
     test_close(&d);
 }
 
-ParameterizedTestParameters(sparseconv, defaults_fit_each_other)
-{
-    return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
-}
-ParameterizedTest(struct case_param *p, sparseconv, defaults_fit_each_other)
+CaseTest(sparseconv, defaults_fit_each_other, every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0))
 {
     enum { SIDE = 9, NUM = SIDE * SIDE * SIDE / 2 };
     const spops_kernel_shape cube = spops_kernel_shape_cube(3, 3, 1, 1);

@@ -188,12 +188,7 @@ static void check_widths(test_device *d, const spops_kernel_map *map, int64_t in
     free_rows(d, &x), free_rows(d, &g), free_rows(d, &w);
 }
 
-ParameterizedTestParameters(sparseconv_large, gradients_of_weights_miss_no_pair)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, sparseconv_large, gradients_of_weights_miss_no_pair,
-                  .timeout = 300)
+BackendTest(sparseconv_large, gradients_of_weights_miss_no_pair, .timeout = 300)
 {
     static const int64_t widths[][2] = {{64, 128}, {128, 64}, {64, 64}, {16, 32}};
     const bool cuda = p->backend == SPOPS_BACKEND_CUDA;

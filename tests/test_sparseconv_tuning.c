@@ -43,11 +43,7 @@ static size_t save(test_device *d, char *text)
     return bytes;
 }
 
-ParameterizedTestParameters(sparseconv_tuning, saves_and_loads)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, sparseconv_tuning, saves_and_loads)
+BackendTest(sparseconv_tuning, saves_and_loads)
 {
     spops_conv_choice read[NUM_ROWS];
     char text[TEXT_BYTES];
@@ -91,11 +87,7 @@ static void refuse(test_device *d, const char *text, const char *from, const cha
     cr_assert(n == -1 && memcmp(&read[0], &untouched, sizeof untouched) == 0);
 }
 
-ParameterizedTestParameters(sparseconv_tuning, refuses_other_texts)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, sparseconv_tuning, refuses_other_texts)
+BackendTest(sparseconv_tuning, refuses_other_texts)
 {
     static const spops_status corrupt = SPOPS_STATUS_CORRUPT_DATA;
     static const spops_status unsupported = SPOPS_STATUS_NOT_SUPPORTED;
@@ -158,11 +150,7 @@ static spops_conv_choice chosen(test_device *d, const spops_sparseconv *conv, sp
     return choice;
 }
 
-ParameterizedTestParameters(sparseconv_tuning, decides_for_plans)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, sparseconv_tuning, decides_for_plans)
+BackendTest(sparseconv_tuning, decides_for_plans)
 {
     enum { SIDE = 5, N = SIDE * SIDE * SIDE };
     const spops_kernel_shape kernel = spops_kernel_shape_cube(3, 3, 1, 1);

@@ -105,11 +105,7 @@ static void check_sums(test_device *d, const int32_t *offsets, spops_dtype dtype
     device_free(d->backend, out.data);
 }
 
-ParameterizedTestParameters(variants, sums)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, variants, sums)
+BackendTest(variants, sums)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
@@ -197,11 +193,7 @@ static void check_pooling(test_device *d, const spops_bev_geometry *g, int64_t c
     device_free(d->backend, out.data);
 }
 
-ParameterizedTestParameters(variants, pooling)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *p, variants, pooling)
+BackendTest(variants, pooling)
 {
     test_device d;
     if (!test_open(&d, (spops_backend_kind)p->backend, LAUNCH_DEFAULT)) return;
@@ -541,11 +533,7 @@ static void check_tiles(conv_case *c)
     device_free(c->d->backend, c->g.data);
 }
 
-ParameterizedTestParameters(variants, tiles)
-{
-    return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
-}
-ParameterizedTest(struct case_param *p, variants, tiles)
+CaseTest(variants, tiles, every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0))
 {
     static const int64_t channels[][2] = {{16, 32}, {64, 136}, {256, 64}};
     test_device d;

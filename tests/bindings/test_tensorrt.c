@@ -830,11 +830,7 @@ static void count_allocations(void)
     set(&hooks);
 }
 
-ParameterizedTestParameters(tensorrt, operators)
-{
-    return every_backend();
-}
-ParameterizedTest(struct backend_param *param, tensorrt, operators, .timeout = 600)
+TestOver(tensorrt, operators, struct backend_param *param, every_backend(), .timeout = 600)
 {
     int32_t num;
     const spops_operator *const *ops = spops_operators(&num);

@@ -316,11 +316,7 @@ static bool open_for(test_device *d, const struct case_param *p)
 }
 
 // Of each width of tile: records around the depth of the pipelines, which have 3 to 6 stages.
-ParameterizedTestParameters(igemm, products)
-{
-    return every_dtype();
-}
-ParameterizedTest(struct case_param *p, igemm, products, .timeout = 900)
+CaseTest(igemm, products, every_dtype(), .timeout = 900)
 {
     static const int64_t outs[] = {32, 64, 128, 256, 20}, ins[] = {64, 32, 128, 16, 200};
     static const int64_t all_rows[] = {1, 300, 65, 1100, 128};
@@ -344,11 +340,7 @@ ParameterizedTest(struct case_param *p, igemm, products, .timeout = 900)
 }
 
 // Tiles in pairs, alone and shared: one tile, an odd number, a tile without taps, rows of one to seven stages.
-ParameterizedTestParameters(igemm, pairs)
-{
-    return every_dtype();
-}
-ParameterizedTest(struct case_param *p, igemm, pairs, .timeout = 900)
+CaseTest(igemm, pairs, every_dtype(), .timeout = 900)
 {
     static const int64_t outs[] = {96, 128, 72, 104}, ins[] = {64, 128, 96, 48, 256, 424};
     static const int64_t all_rows[] = {1, 300, 129, 1100, 128, 1500, 640};
@@ -373,11 +365,7 @@ ParameterizedTest(struct case_param *p, igemm, pairs, .timeout = 900)
 }
 
 // As many steps as a pipeline has stages, and one more or less; each instance 1,050 times.
-ParameterizedTestParameters(igemm, products_have_the_same_bits)
-{
-    return every_dtype();
-}
-ParameterizedTest(struct case_param *p, igemm, products_have_the_same_bits, .timeout = 900)
+CaseTest(igemm, products_have_the_same_bits, every_dtype(), .timeout = 900)
 {
     static const int64_t outs[] = {32, 64, 128, 256};
     uint64_t stream = case_number(p) << 32 | UINT64_C(1) << 31;
@@ -399,11 +387,7 @@ ParameterizedTest(struct case_param *p, igemm, products_have_the_same_bits, .tim
 
 // Tiles few and heavy, so that blocks share them: parts that are whole tiles, or less than a tile's
 // records, in one column tile and in several.
-ParameterizedTestParameters(igemm, shared_tiles)
-{
-    return every_dtype();
-}
-ParameterizedTest(struct case_param *p, igemm, shared_tiles, .timeout = 900)
+CaseTest(igemm, shared_tiles, every_dtype(), .timeout = 900)
 {
     static const int64_t outs[] = {128, 256, 72, 264}, ins[] = {128, 64, 200};
     static const int64_t all_rows[] = {129, 300, 1000};
@@ -427,11 +411,7 @@ ParameterizedTest(struct case_param *p, igemm, shared_tiles, .timeout = 900)
 
 // Rows of groups, whose calls share no tiles, after one that does: what that left in shared memory
 // is not theirs.
-ParameterizedTestParameters(igemm, groups_behind_shared_tiles)
-{
-    return every_dtype();
-}
-ParameterizedTest(struct case_param *p, igemm, groups_behind_shared_tiles, .timeout = 900)
+CaseTest(igemm, groups_behind_shared_tiles, every_dtype(), .timeout = 900)
 {
     enum { GROUPS = 3, ROWS = 1300, IN = 64, OUT = 256 };
     static const int32_t begins[GROUPS + 1] = {0, 700, 700, ROWS};
@@ -477,11 +457,7 @@ ParameterizedTest(struct case_param *p, igemm, groups_behind_shared_tiles, .time
 }
 
 // Tiles enough that blocks take several, heavy and light.
-ParameterizedTestParameters(igemm, many_tiles)
-{
-    return every_dtype();
-}
-ParameterizedTest(struct case_param *p, igemm, many_tiles, .timeout = 900)
+CaseTest(igemm, many_tiles, every_dtype(), .timeout = 900)
 {
     static const int64_t outs[] = {32, 64, 72, 136};
     uint64_t stream = case_number(p) << 32 | UINT64_C(1) << 30;
@@ -603,11 +579,7 @@ static void check_gradient(test_device *d, int64_t in, int64_t out, spops_dtype 
         test_free(d, arrays[i]);
 }
 
-ParameterizedTestParameters(igemm, gradients)
-{
-    return every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0);
-}
-ParameterizedTest(struct case_param *p, igemm, gradients, .timeout = 900)
+CaseTest(igemm, gradients, every_case(test_row_dtypes, NUM_ROW_DTYPES, NULL, 0), .timeout = 900)
 {
     static const int64_t widths[][2] = {{16, 16},  {32, 32},   {24, 40},   {64, 64},
                                         {64, 128}, {128, 128}, {256, 256}, {8, 200}};
