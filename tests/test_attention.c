@@ -1243,119 +1243,63 @@ CaseTest(attention, every_tile, device_cases(), .timeout = 600)
 
 // One pass for keys and queries: more items than a device has blocks, patches of more queries than a block
 // holds at a time, and all that is made of its sums.
+#define WRAP_SIZES                                                                                 \
+    {                                                                                              \
+        900, 130, -1                                                                               \
+    }
+#define LONG_SIZES                                                                                 \
+    {                                                                                              \
+        1100, 40, -1                                                                               \
+    }
+#define TAIL_SIZES                                                                                 \
+    {                                                                                              \
+        1024, 300, -1                                                                              \
+    }
+#define MANY_TAIL_SIZES                                                                            \
+    {                                                                                              \
+        600, 100, -1                                                                               \
+    }
+#define STEEP_SIZES                                                                                \
+    {                                                                                              \
+        65, 530, -1                                                                                \
+    }
+#define INFINITE_SIZES                                                                             \
+    {                                                                                              \
+        70, 30, 20, -1                                                                             \
+    }
+#define FEW_SIZES                                                                                  \
+    {                                                                                              \
+        450, 130, -1                                                                               \
+    }
 static const attention_shape joint_shapes[] = {
-    {"14 x 64",
-     {900, 130, -1},
-     14,
-     64,
-     LISTS_SAME,
-     PACKED,
-     ROTARY_NONE,
-     0,
-     -1,
-     ROWS_RANDOM,
+    {"14 x 64", WRAP_SIZES, 14, 64, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM,
      PLAIN_HEADS},
     {"6 of 2 x 64, norms", SOME_SIZES, 6, 64, LISTS_CROSS, PACKED, ROTARY_F32, 16, -1, ROWS_RANDOM,
      2, 0, NORM_EACH},
     {"3 x 40, tall", TALL_SIZES, 3, 40, LISTS_CROSS, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM,
      PLAIN_HEADS},
-    {"24 x 128",
-     {450, 130, -1},
-     24,
-     128,
-     LISTS_SAME,
-     PACKED,
-     ROTARY_NONE,
-     0,
-     -1,
-     ROWS_RANDOM,
+    {"24 x 128", FEW_SIZES, 24, 128, LISTS_SAME, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM,
      PLAIN_HEADS},
     {"3 of 1 x 96, rotary", SOME_SIZES, 3, 96, LISTS_TAIL, PACKED, ROTARY_I32, 0, -1, ROWS_RANDOM,
      1, 0, NORM_NONE},
-    {"2 x 16, tail",
-     {1024, 300, -1},
-     2,
-     16,
-     LISTS_TAIL,
-     PACKED,
-     ROTARY_NONE,
-     0,
-     -1,
-     ROWS_RANDOM,
+    // Clusters have a patch (on 132 multiprocessors).
+    {"2 x 16, tail", TAIL_SIZES, 2, 16, LISTS_TAIL, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM,
      PLAIN_HEADS},
-    {"1 x 16, long",
-     {1100, 40, -1},
-     1,
-     16,
-     LISTS_SAME,
-     SEPARATE,
-     ROTARY_NONE,
-     0,
-     -1,
-     ROWS_RANDOM,
+    {"1 x 16, long", LONG_SIZES, 1, 16, LISTS_SAME, SEPARATE, ROTARY_NONE, 0, -1, ROWS_RANDOM,
      PLAIN_HEADS},
     {"150 x 16", TALL_SIZES, 150, 16, LISTS_CROSS, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM,
      PLAIN_HEADS},
-    // So many heads that a block has a patch alone (on 132 multiprocessors).
-    {"230 x 16", TALL_SIZES, 230, 16, LISTS_CROSS, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM,
-     PLAIN_HEADS},
-    {"100 x 16, tail",
-     {600, 100, -1},
-     100,
-     16,
-     LISTS_TAIL,
-     PACKED,
-     ROTARY_NONE,
-     0,
-     -1,
-     ROWS_RANDOM,
-     PLAIN_HEADS},
-    {"120 x 16, steep",
-     {65, 530, -1},
-     120,
-     16,
-     LISTS_SAME,
-     SEPARATE,
-     ROTARY_NONE,
-     0,
-     -1,
-     ROWS_STEEP,
-     PLAIN_HEADS},
-    {"600 x 16, infinite",
-     {70, 30, 20, -1},
-     600,
-     16,
-     LISTS_SAME,
-     SEPARATE,
-     ROTARY_NONE,
-     0,
-     -1,
-     ROWS_INFINITE,
-     PLAIN_HEADS},
     {"6 of 2 x 16, norms", SOME_SIZES, 6, 16, LISTS_CROSS, PACKED, ROTARY_F32, 4, -1, ROWS_RANDOM,
      2, 0, NORM_EACH},
-    {"2 x 16, steep",
-     {65, 530, -1},
-     2,
-     16,
-     LISTS_SAME,
-     SEPARATE,
-     ROTARY_NONE,
-     0,
-     -1,
-     ROWS_STEEP,
+    {"2 x 16, steep", STEEP_SIZES, 2, 16, LISTS_SAME, SEPARATE, ROTARY_NONE, 0, -1, ROWS_STEEP,
      PLAIN_HEADS},
-    {"1 x 16, infinite",
-     {70, 30, 20, -1},
-     1,
-     16,
-     LISTS_SAME,
-     SEPARATE,
-     ROTARY_NONE,
-     0,
-     -1,
-     ROWS_INFINITE,
+    {"1 x 16, infinite", INFINITE_SIZES, 1, 16, LISTS_SAME, SEPARATE, ROTARY_NONE, 0, -1,
+     ROWS_INFINITE, PLAIN_HEADS},
+    // So many heads that a block has a patch alone.
+    {"230 x 16", TALL_SIZES, 230, 16, LISTS_CROSS, PACKED, ROTARY_NONE, 0, -1, ROWS_RANDOM,
      PLAIN_HEADS},
+    {"100 x 16, tail", MANY_TAIL_SIZES, 100, 16, LISTS_TAIL, PACKED, ROTARY_NONE, 0, -1,
+     ROWS_RANDOM, PLAIN_HEADS},
 };
 
 CaseTest(attention, both_sides_in_one_pass, halves_on_cuda(), .timeout = 600)
@@ -1365,7 +1309,7 @@ CaseTest(attention, both_sides_in_one_pass, halves_on_cuda(), .timeout = 600)
     if (!test_open(&d, (spops_backend_kind)p->backend, (test_launch)p->launch)) return;
     for (int32_t tile = 1; tile <= SPOPS_ATTENTION_NUM_TILES; ++tile) {
         const spops_attention_row *row = spops_attention_row_of(tile);
-        if (!row->together || d.ctx->info.compute_capability != 90) continue;
+        if (!row->fused || d.ctx->info.compute_capability != 90) continue;
         for (size_t i = 0; i < sizeof joint_shapes / sizeof *joint_shapes; ++i) {
             const int32_t dim = joint_shapes[i].dim;
             if (dim <= row->columns && dim > row->columns / 2)

@@ -24,18 +24,18 @@ struct backward_workspace {
     float *grad_q, *grad_k, *grad_v;                   // [entries][heads * dim]
     float *table_parts;                                // [tiles][heads][bins]
     float *weights[SPOPS_ATTENTION_NUM_TURNED];        // [attention_norm_blocks][heads][dim]
-    float *sums;                                       // as attention_five_params has them
+    float *sums;                                       // as attention_fused_params has them
     int *counts, *taken;
 };
 
 // Of the heads that one pass for keys and queries is compiled for; 0: each has its own.
-int columns_together(const spops_context *ctx, const spops_attention_scratch_args &a)
+int columns_fused(const spops_context *ctx, const spops_attention_scratch_args &a)
 {
     const spops_attention_case at = attention_case_of(ctx, &a);
     const spops_attention_row *const row =
         spops_attention_row_of(spops_attention_tile(&at, a.tile));
     const bool taken =
-        row != nullptr && row->together && a.patches->max_queries > 0 && a.patches->max_keys > 0;
+        row != nullptr && row->fused && a.patches->max_queries > 0 && a.patches->max_keys > 0;
     return taken ? row->columns : 0;
 }
 
@@ -75,7 +75,7 @@ backward_workspace carve_workspace(const spops_context *ctx, const spops_attenti
         w.table_parts =
             (float *)carve(true, patches->max_q_tiles[SPOPS_PATCH_TILE_64] * parts * a->heads,
                            spops_attention_table_rows(a->bias_range), sizeof(float));
-    const int64_t lines = (int64_t)(columns_together(ctx, *a) / 64) * a->heads;
+    const int64_t lines = (int64_t)(columns_fused(ctx, *a) / 64) * a->heads;
     w.sums = (float *)carve(lines > 0, patches->max_queries, lines * 64, sizeof(float));
     w.counts = (int *)carve(lines > 0, patches->max_queries, lines, sizeof(int));
     w.taken = (int *)carve(lines > 0, 1, 1, sizeof(int));
@@ -119,7 +119,7 @@ template <class T> struct backward_call {
             wants(SPOPS_ATTENTION_Q) && (wants(SPOPS_ATTENTION_K) || args->grad_v.data != nullptr);
         for (int32_t tile : tiles)
             sm90 = sm90 && tile != 0 && attention_kernel_of(tile) == SPOPS_ATTENTION_SM90;
-        columns = sm90 ? columns_together(ctx, sizes) : 0;
+        columns = sm90 ? columns_fused(ctx, sizes) : 0;
         lines = columns / 64;
     }
 
@@ -263,9 +263,9 @@ template <class T> struct backward_call {
     }
 
     // Keys and queries, as far as sums of grad_q.
-    spops_status products_five()
+    spops_status products_fused()
     {
-        attention_five_params p = {};
+        attention_fused_params p = {};
         p.keys = params(OWN_KEYS, SPOPS_PATCH_TILE_128);
         p.own_offsets = patches->k_offsets;
         p.sums = w.sums;
@@ -282,9 +282,9 @@ template <class T> struct backward_call {
             --p.inner;
 #ifdef SPOPS_SM90A
         if constexpr (sizeof(T) == 2) {
-            SPOPS_TRY(launch_attention_backward_five<T>(
+            SPOPS_TRY(launch_attention_backward_fused<T>(
                 ctx, p, patches->max_k_tiles[SPOPS_PATCH_TILE_128], lines));
-            attention_five_finish_params f = {};
+            attention_fused_finish_params f = {};
             f.rows = patches->q_rows;
             f.num_entries = &patches->state->num_queries;
             f.sums = w.sums;
@@ -294,18 +294,12 @@ template <class T> struct backward_call {
             f.lines = lines;
             f.dim = p.keys.dim;
             f.scale = p.keys.scale;
-            return launch(ctx, "attention_execute_backward: sums", attention_five_finish_kernel<T>,
+            return launch(ctx, "attention_execute_backward: sums", attention_fused_finish_kernel<T>,
                           blocks_for(patches->max_queries, attention_pass_threads / 8),
                           attention_pass_threads, f);
         }
 #endif
         return SPOPS_STATUS_OK;
-    }
-
-    // Keys and queries; of heads of 64 columns, queries as far as sums.
-    spops_status products_together()
-    {
-        return lines > 0 ? products_five() : products_narrow();
     }
 
     attention_finish_params finish_params(const spops_attention_view &view, const float *parts,
@@ -465,7 +459,9 @@ template <class T> struct backward_call {
         SPOPS_TRY(delta());
         SPOPS_TRY(turn_rows<T>(ctx, &args->forward, q, k));
         if (wants(SPOPS_ATTENTION_K) || args->grad_v.data != nullptr) {
-            SPOPS_TRY(columns > 0 ? products_together() : products(OWN_KEYS));
+            SPOPS_TRY(columns == 0 ? products(OWN_KEYS)
+                      : lines > 0  ? products_fused()
+                                   : products_narrow());
             SPOPS_TRY(finish_turned(SPOPS_ATTENTION_K));
             SPOPS_TRY(finish(args->grad_v, w.grad_v, true, false));
             SPOPS_TRY(zero(patches->k_rest, &patches->state->num_k_rest, args->forward.kv_heads,
@@ -491,10 +487,10 @@ spops_status prepare(spops_context *ctx, const spops_attention_scratch_args *arg
         if constexpr (sizeof(T) == 2)
             if (attention_kernel_of(tile) == SPOPS_ATTENTION_SM90) {
                 const spops_attention_row *const row = spops_attention_row_of(tile);
-                if (row->together)
+                if (row->fused)
                     SPOPS_TRY(row->columns < 64
                                   ? prepare_attention_backward_narrow<T>(ctx)
-                                  : prepare_attention_backward_five<T>(ctx, row->columns / 64));
+                                  : prepare_attention_backward_fused<T>(ctx, row->columns / 64));
                 return prepare_attention_backward_sm90<T>(ctx, tile);
             }
 #endif

@@ -3,7 +3,7 @@
 #ifndef SPOPS_KERNELS_ATTENTION_ATTENTION_BACKWARD_LAUNCH_CUH
 #define SPOPS_KERNELS_ATTENTION_ATTENTION_BACKWARD_LAUNCH_CUH
 
-#include "kernels/attention/attention_backward_five.cuh"
+#include "kernels/attention/attention_backward_fused.cuh"
 #include "kernels/attention/attention_backward_narrow.cuh"
 #include "kernels/attention/attention_launch.cuh"
 
@@ -34,11 +34,11 @@ spops_status launch_attention_backward_sm90(spops_context *ctx, const attention_
                                             attention_side side, int64_t max_tiles, int32_t tile);
 template <class T> spops_status prepare_attention_backward_sm90(spops_context *ctx, int32_t tile);
 
-// The same of keys and queries together, of heads whose rows are `lines` of 64 columns, 1 or 2.
+// The same of keys and queries in one pass, of heads whose rows are `lines` of 64 columns, 1 or 2.
 template <class T>
-spops_status launch_attention_backward_five(spops_context *ctx, const attention_five_params &p,
-                                            int64_t max_tiles, int lines);
-template <class T> spops_status prepare_attention_backward_five(spops_context *ctx, int lines);
+spops_status launch_attention_backward_fused(spops_context *ctx, const attention_fused_params &p,
+                                             int64_t max_tiles, int lines);
+template <class T> spops_status prepare_attention_backward_fused(spops_context *ctx, int lines);
 
 // The same of heads of 16 columns, as far as gradients of rows or entries.
 template <class T>

@@ -18,76 +18,11 @@
 #define SPOPS_KERNELS_ATTENTION_ATTENTION_BACKWARD_NARROW_SM90_CUH
 
 #include "kernels/attention/attention_backward_narrow.cuh"
+#include "kernels/core/sm90/hopper.cuh"
 #include "kernels/core/swizzle.cuh"
 
 namespace spops
 {
-
-// ---- Instructions -------------------------------------------------------------------------------
-
-// An 8 x 8 matrix of 16 bits that a warp holds, transposed.
-__device__ __forceinline__ uint32_t transposed(uint32_t m)
-{
-    uint32_t t;
-    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(t) : "r"(m));
-    return t;
-}
-
-// sum = a b + c.
-__device__ __forceinline__ void product_and(f16, float (&sum)[4], const uint32_t (&a)[4],
-                                            uint32_t b0, uint32_t b1, float4 c)
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
-        "{%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
-        : "=f"(sum[0]), "=f"(sum[1]), "=f"(sum[2]), "=f"(sum[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(c.x), "f"(c.y),
-          "f"(c.z), "f"(c.w));
-}
-__device__ __forceinline__ void product_and(bf16, float (&sum)[4], const uint32_t (&a)[4],
-                                            uint32_t b0, uint32_t b1, float4 c)
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
-        "{%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"
-        : "=f"(sum[0]), "=f"(sum[1]), "=f"(sum[2]), "=f"(sum[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(c.x), "f"(c.y),
-          "f"(c.z), "f"(c.w));
-}
-
-__device__ __forceinline__ float4 load_shared_floats(uint32_t from)
-{
-    float4 v;
-    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                 : "r"(from)
-                 : "memory");
-    return v;
-}
-__device__ __forceinline__ void store_shared_floats(uint32_t to, float x, float y, float z, float w)
-{
-    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(x), "f"(y), "f"(z),
-                 "f"(w)
-                 : "memory");
-}
-__device__ __forceinline__ void cluster_wait()
-{
-    asm volatile("barrier.cluster.arrive.release.aligned;\n"
-                 "barrier.cluster.wait.acquire.aligned;" ::
-                     : "memory");
-}
-// 16 bytes at an address of shared memory, as the block of this rank has it.
-__device__ __forceinline__ float4 load_shared_of(uint32_t at, int rank)
-{
-    float4 v;
-    asm volatile("{\n"
-                 ".reg .b32 there;\n"
-                 "mapa.shared::cluster.u32 there, %4, %5;\n"
-                 "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n"
-                 "}"
-                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
-                 : "r"(at), "r"(rank)
-                 : "memory");
-    return v;
-}
 
 // ---- A block ------------------------------------------------------------------------------------
 
@@ -182,7 +117,7 @@ template <class P, class T> struct attention_narrow_warp {
             load_matrices(grad_o, queries + P::grad_at);
 #pragma unroll
             for (int j = 0; j < 2; ++j) {
-                less[j] = load_shared_floats(scalars + j * 64);
+                less[j] = load_shared4<float4>(scalars + j * 64);
                 const uint2 l = load_shared2(lses + j * 32);
                 lse[j] = make_float2(__uint_as_float(l.x), __uint_as_float(l.y));
             }
@@ -201,7 +136,7 @@ template <class P, class T> struct attention_narrow_warp {
         uint32_t q_across[4], grad_across[4]; // columns are columns
         load_transposed(q_across, across);
         load_transposed(grad_across, across + P::grad_at);
-        const float4 a = load_shared_floats(sums), b = load_shared_floats(sums + 512);
+        const float4 a = load_shared4<float4>(sums), b = load_shared4<float4>(sums + 512);
         float grad_q[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
         float(&low)[4] = *reinterpret_cast<float(*)[4]>(grad_q);
         float(&high)[4] = *reinterpret_cast<float(*)[4]>(grad_q + 4);
@@ -243,8 +178,8 @@ template <class P, class T> struct attention_narrow_warp {
             add_product(T(), low, turned, k_right[m][0], k_right[m][1]);
             add_product(T(), high, turned, k_right[m][2], k_right[m][3]);
         }
-        store_shared_floats(sums, grad_q[0], grad_q[1], grad_q[2], grad_q[3]);
-        store_shared_floats(sums + 512, grad_q[4], grad_q[5], grad_q[6], grad_q[7]);
+        store_shared4(sums, make_float4(grad_q[0], grad_q[1], grad_q[2], grad_q[3]));
+        store_shared4(sums + 512, make_float4(grad_q[4], grad_q[5], grad_q[6], grad_q[7]));
     }
 };
 
@@ -280,7 +215,7 @@ template <class P, class T> struct attention_narrow_block {
         attention_narrow_load<P>(base + P::grad_at, b.streamed_second.of_head(head),
                                  b.streamed_second.row, list, num, lines, b.dim);
         for (int i = (int)threadIdx.x; i < lines * 4; i += P::threads)
-            store_shared_floats(base + P::sums_at + i * 16, 0.0f, 0.0f, 0.0f, 0.0f);
+            store_shared4(base + P::sums_at + i * 16, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
         const int64_t first = head * b.query_entries + first_query + at;
         for (int i = (int)threadIdx.x * 2; i < lines; i += P::threads * 2) {
             float lse[2] = {INFINITY, INFINITY}, delta[2] = {};
@@ -290,8 +225,8 @@ template <class P, class T> struct attention_narrow_block {
                     lse[j] = __ldg(b.lse + first + i + j);
                     delta[j] = __ldg(b.delta + first + i + j);
                 }
-            store_shared_floats(base + P::scalars_at + i * 8, delta[0], delta[1], delta[0],
-                                delta[1]);
+            store_shared4(base + P::scalars_at + i * 8,
+                          make_float4(delta[0], delta[1], delta[0], delta[1]));
             store_shared(base + P::lses_at + i * 4,
                          make_uint2(__float_as_uint(lse[0]), __float_as_uint(lse[1])));
         }
@@ -308,7 +243,7 @@ template <class P, class T> struct attention_narrow_block {
 #pragma unroll
                 for (int i = 0; i < 2; ++i) {
                     const float4 s = P::CLUSTER > 1 ? load_shared_of(from + i * 512, r)
-                                                    : load_shared_floats(from + i * 512);
+                                                    : load_shared4<float4>(from + i * 512);
                     sums[i * 4] += s.x, sums[i * 4 + 1] += s.y;
                     sums[i * 4 + 2] += s.z, sums[i * 4 + 3] += s.w;
                 }

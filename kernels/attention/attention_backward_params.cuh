@@ -13,7 +13,7 @@
 //     grad_second += p  streamed_second      grad_v
 //
 // These are 7 products, where 5 do if blocks of keys add to grad_q in memory
-// (attention_backward_five_sm90.cuh). In exchange no block waits for another to keep an order, nothing is
+// (attention_backward_fused_sm90.cuh). In exchange no block waits for another to keep an order, nothing is
 // added in memory, and p and ds never leave the registers in which the first two products left them.
 #ifndef SPOPS_KERNELS_ATTENTION_ATTENTION_BACKWARD_PARAMS_CUH
 #define SPOPS_KERNELS_ATTENTION_ATTENTION_BACKWARD_PARAMS_CUH

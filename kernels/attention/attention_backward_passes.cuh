@@ -117,8 +117,8 @@ __global__ void __launch_bounds__(attention_pass_threads)
     if (p.taken != nullptr && blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) *p.taken = 0;
 }
 
-// Sums of grad_q as attention_five_params has them, to rows or by entry.
-struct attention_five_finish_params {
+// Sums of grad_q as attention_fused_params has them, to rows or by entry.
+struct attention_fused_finish_params {
     const int *rows, *num_entries;
     const float *sums;
     int64_t query_entries;
@@ -130,7 +130,7 @@ struct attention_five_finish_params {
 // Grid: 32 entries; lines by turns. A thread has 8 columns.
 template <class T>
 __global__ void __launch_bounds__(attention_pass_threads)
-    attention_five_finish_kernel(const __grid_constant__ attention_five_finish_params p)
+    attention_fused_finish_kernel(const __grid_constant__ attention_fused_finish_params p)
 {
     const int64_t entry = (int64_t)blockIdx.x * (attention_pass_threads / 8) + threadIdx.x / 8;
     if (entry >= *p.num_entries) return;

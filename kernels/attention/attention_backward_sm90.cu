@@ -31,7 +31,7 @@ struct policies {
 template <class F> spops_status with_policies(spops_context *ctx, int32_t tile, F f)
 {
     switch (tile) {
-#define SPOPS_TILE(number, columns, together, ...)                                                 \
+#define SPOPS_TILE(number, columns, fused, ...)                                                    \
     case number: return f(policies<columns, __VA_ARGS__>());
         SPOPS_ATTENTION_BACKWARD_SM90_TILES(SPOPS_TILE)
 #undef SPOPS_TILE

@@ -20,17 +20,17 @@ int32_t attention_forward_tile(const spops_context *ctx, const spops_attention_s
 spops_status prepare_attention(spops_context *ctx, const spops_attention_scratch_args *args);
 
 // Whether one pass for keys and queries is faster than a pass for each: patches in the mean.
-inline bool attention_is_faster_together(const spops_context *ctx,
-                                         const spops_attention_scratch_args *a)
+inline bool attention_is_faster_fused(const spops_context *ctx,
+                                      const spops_attention_scratch_args *a)
 {
     const spops_patch_arrays *const p = a->patches;
     const int64_t processors = ctx->info.num_processors, num = p->max_patches;
     if (a->dim <= SPOPS_ATTENTION_NARROW_COLUMNS)
         return p->max_keys >= num * SPOPS_ATTENTION_NARROW_KEYS &&
                p->max_keys <= num * SPOPS_ATTENTION_NARROW_MOST &&
-               p->max_queries >= num * SPOPS_ATTENTION_TOGETHER_KEYS &&
+               p->max_queries >= num * SPOPS_ATTENTION_FUSED_KEYS &&
                p->max_queries <= num * SPOPS_ATTENTION_NARROW_MOST && num * a->heads >= processors;
-    return p->max_keys >= num * SPOPS_ATTENTION_TOGETHER_KEYS &&
+    return p->max_keys >= num * SPOPS_ATTENTION_FUSED_KEYS &&
            p->max_k_tiles[SPOPS_PATCH_TILE_128] * a->heads >= processors;
 }
 
@@ -51,7 +51,7 @@ inline spops_attention_case attention_case_of(const spops_context *ctx,
     at.pairs = a->kv_heads == a->heads && a->heads > 1;
     at.small = a->patches->max_queries <=
                a->patches->max_patches * SPOPS_PATCH_TILE_ENTRIES(SPOPS_PATCH_TILE_128);
-    at.together = attention_is_faster_together(ctx, a);
+    at.fused = attention_is_faster_fused(ctx, a);
     return at;
 }
 
@@ -65,7 +65,7 @@ inline bool attention_row_is_behind(const spops_attention_case &at, const spops_
 {
     for (const spops_attention_row *before = spops_attention_rows; before != &row; ++before)
         if (before->kernel == row.kernel && before->small == row.small &&
-            before->pair == row.pair && before->together == row.together &&
+            before->pair == row.pair && before->fused == row.fused &&
             spops_attention_suits(&at, before))
             return true;
     return false;
@@ -80,8 +80,7 @@ spops_status prepare_attention_tiles(spops_attention_case at, int32_t asked, con
     const bool own = named != nullptr && named->backward == at.backward;
     for (const spops_attention_row &row : spops_attention_rows)
         if (spops_attention_suits(&at, &row) &&
-            (own ? &row == named
-                 : !attention_row_is_behind(at, row) && (at.together || !row.together)))
+            (own ? &row == named : !attention_row_is_behind(at, row) && (at.fused || !row.fused)))
             SPOPS_TRY(prepare(row.number));
     return SPOPS_STATUS_OK;
 }

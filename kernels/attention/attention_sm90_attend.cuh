@@ -201,6 +201,21 @@ template <class P, class T> struct attention_warpgroup {
     {
         barrier_wait(block.full(slot), parity);
     }
+    // Values of a step, and keys of the next stage where SCORES; also for wgmma.
+    template <bool SCORES>
+    __device__ __forceinline__ void wait_stages(int at, int after_at,
+                                                const ring_position<P::STAGES> &after) const
+    {
+        wait_slot(2 * at + 1, stage.full_parity());
+        if (SCORES) wait_slot(2 * after_at, after.full_parity());
+        fence_for_wgmma();
+    }
+    // The first keys of a block or part, which is stage `at`; also for wgmma.
+    __device__ __forceinline__ void wait_first_keys(int at) const
+    {
+        wait_slot(2 * at, stage.full_parity());
+        fence_for_wgmma();
+    }
 
     // Of the warpgroup's head, in lines of a slot.
     __device__ __forceinline__ int place_of_head() const
@@ -236,6 +251,22 @@ template <class P, class T> struct attention_warpgroup {
 #pragma unroll
         for (int i = 0; i < P::KEYS / 16; ++i)
             wgmma_left<N, P::DIM, ACROSS_K>::run(x.o, x.w[i], v + ((i * 2048) >> 4), 1);
+    }
+
+    __device__ __forceinline__ void begin_scores(half &x, int at) const
+    {
+        wgmma_fence();
+        add_scores(x, at);
+        wgmma_commit();
+    }
+    // Values of a step whose weights are there, and scores of the next one where SCORES.
+    template <bool SCORES>
+    __device__ __forceinline__ void begin_products(half &x, int at, int after_at) const
+    {
+        wgmma_fence();
+        add_values(x, at);
+        if (SCORES) add_scores(x, after_at);
+        wgmma_commit();
     }
 };
 
@@ -288,16 +319,6 @@ template <class P, class T> struct attention_halves : attention_warpgroup<P, T> 
         sums_to_left<T, P::KEYS>(x.w, x.s);
     }
 
-    // Values of a step whose weights are there, and scores of the next one where there is one.
-    template <bool MORE>
-    __device__ __forceinline__ void begin_products(half &x, int at, int next_at) const
-    {
-        wgmma_fence();
-        this->add_values(x, at);
-        if (MORE) this->add_scores(x, next_at);
-        wgmma_commit();
-    }
-
     // A stage, and scores of the next one. Scores of a and b are there, and weights of a. first: of the
     // part. AFTER is OF_PART, but in the part's last stage, which stores rows.
     template <attention_scores AFTER>
@@ -307,11 +328,9 @@ template <class P, class T> struct attention_halves : attention_warpgroup<P, T> 
         ring_position<P::STAGES> after = stage;
         after.advance();
         const int at = this->uniform(stage.at), after_at = this->uniform(after.at);
-        this->wait_slot(2 * at + 1, stage.full_parity());
-        if (more) this->wait_slot(2 * after_at, after.full_parity());
-        fence_for_wgmma();
+        this->template wait_stages<more>(at, after_at, after);
         if (AFTER == OF_NEXT) this->load_queries(a, 0);
-        begin_products<more>(a, at, after_at);
+        this->template begin_products<more>(a, at, after_at);
         make_weights(b, left, first);
         wgmma_wait<0>();
         pin_registers(a.o);
@@ -320,7 +339,7 @@ template <class P, class T> struct attention_halves : attention_warpgroup<P, T> 
             this->load_queries(b, 1);
             this->release_queries();
         }
-        begin_products<more>(b, at, after_at);
+        this->template begin_products<more>(b, at, after_at);
         if (AFTER != OF_PART) this->store(a, true);
         if (AFTER == OF_NEXT) this->clear(a, 0, next);
         if (more)
@@ -336,7 +355,7 @@ template <class P, class T> struct attention_halves : attention_warpgroup<P, T> 
     }
 
     // A part, whose first scores are there, and weights of a, until the same is true of the next one. False:
-    // there is none.
+    // there is none. With the loop of attention_four, which leaves in the middle, ten more words are spilled.
     __device__ __forceinline__ bool attend(attention_walk<P> &walk, attention_part &part)
     {
         const int keys = part.tile.w;
@@ -359,19 +378,14 @@ template <class P, class T> struct attention_halves : attention_warpgroup<P, T> 
         const int at = this->uniform(stage.at);
         this->clear(a, 0, part);
         this->clear(b, 1, part);
-        this->wait_slot(2 * at, stage.full_parity());
-        fence_for_wgmma();
+        this->wait_first_keys(at);
         this->load_queries(a, 0);
         this->load_queries(b, 1);
         this->release_queries();
-        wgmma_fence();
-        this->add_scores(a, at);
-        wgmma_commit();
+        this->begin_scores(a, at);
         wgmma_wait<0>();
         pin_registers(a.s);
-        wgmma_fence();
-        this->add_scores(b, at);
-        wgmma_commit();
+        this->begin_scores(b, at);
         make_weights(a, part.tile.w, true);
         wgmma_wait<0>();
         pin_registers(b.s);
@@ -436,25 +450,21 @@ template <class P, class T> struct attention_four : attention_warpgroup<P, T> {
     // Values of a stage, whose weights are there, and scores of the next one.
     template <attention_scores AFTER> __device__ __forceinline__ void multiply()
     {
+        constexpr bool more = AFTER != NO_SCORES;
         ring_position<P::STAGES> after = stage;
         after.advance();
         const int at = this->uniform(stage.at), after_at = this->uniform(after.at);
-        this->wait_slot(2 * at + 1, stage.full_parity());
-        if (AFTER != NO_SCORES) this->wait_slot(2 * after_at, after.full_parity());
-        fence_for_wgmma();
+        this->template wait_stages<more>(at, after_at, after);
         if (AFTER == OF_NEXT) {
             if constexpr (!P::Q_SHARED) this->load_queries(a, 0);
             this->release_queries();
         }
-        wgmma_fence();
-        this->add_values(a, at);
-        if (AFTER != NO_SCORES) this->add_scores(a, after_at);
-        wgmma_commit();
+        this->template begin_products<more>(a, at, after_at);
         wgmma_wait<0>();
         pin_registers(a.o);
         pin_registers(a.s);
         this->release(block.empty(2 * at + 1));
-        if (AFTER != NO_SCORES) this->release(block.empty(2 * after_at));
+        if (more) this->release(block.empty(2 * after_at));
         stage = after;
     }
 
@@ -463,15 +473,12 @@ template <class P, class T> struct attention_four : attention_warpgroup<P, T> {
     {
         this->clear(a, 0, part);
         const int at = this->uniform(stage.at);
-        this->wait_slot(2 * at, stage.full_parity());
-        fence_for_wgmma();
+        this->wait_first_keys(at);
         if constexpr (!P::Q_SHARED) {
             this->load_queries(a, 0);
             this->release_queries();
         }
-        wgmma_fence();
-        this->add_scores(a, at);
-        wgmma_commit();
+        this->begin_scores(a, at);
         wgmma_wait<0>();
         pin_registers(a.s);
         this->release(block.empty(2 * at));
@@ -574,16 +581,13 @@ template <class P, class T> struct attention_ahead : attention_warpgroup<P, T> {
     __device__ __forceinline__ void begin()
     {
         const int at = this->uniform(stage.at);
-        this->wait_slot(2 * at, stage.full_parity());
-        fence_for_wgmma();
+        this->wait_first_keys(at);
         if constexpr (!P::Q_SHARED) {
             this->load_queries(a, 0);
             this->release_queries();
         }
         wait_turn();
-        wgmma_fence();
-        this->add_scores(a, at);
-        wgmma_commit();
+        this->begin_scores(a, at);
         pass_turn();
         wgmma_wait<0>();
         pin_registers(a.s);

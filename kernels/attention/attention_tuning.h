@@ -44,8 +44,8 @@
 /* Gradients on sm_90 (attention_backward_sm90.cuh), f16 and bf16, of head dims up to `columns`:
    X(number, columns, whether one pass makes gradients of keys and queries where both are wanted, stages, of
      the keys: streamed rows of a stage, own rows in registers, overlap, touch, of the queries: the same).
-   One pass (attention_backward_five_sm90.cuh, of 16 columns attention_backward_narrow_sm90.cuh) is of heads
-   wider than half of `columns`, and is taken where `spops_attention_case.together` is true. The rest of its
+   One pass (attention_backward_fused_sm90.cuh, of 16 columns attention_backward_narrow_sm90.cuh) is of heads
+   wider than half of `columns`, and is taken where `spops_attention_case.fused` is true. The rest of its
    row is for calls that want gradients of one side.
    H200, bf16, 122,880 rows, patches of 1,024, ms: 64 columns, keys, own rows in shared memory 1.29, in
    registers 1.10; queries, stages of 64 rows 0.91, of 128 rows 0.79. 128 columns, queries, shared memory
@@ -62,7 +62,7 @@
 /* Where one pass is taken: patches of so many keys in the mean, and as many tiles of keys, times heads, as
    there are multiprocessors. H100, bf16, ms, beside a pass each: 4 x 1,024 rows, 8 x 64 0.101, 0.102; 480 x
    256 0.873, 0.824; 960 x 128 0.769, 0.710; 1 x 1,024, 4 x 128 0.086, 0.086. */
-#define SPOPS_ATTENTION_TOGETHER_KEYS 512
+#define SPOPS_ATTENTION_FUSED_KEYS 512
 
 /* Heads of 16 columns have one pass of their own (attention_backward_narrow_sm90.cuh), whose blocks have a
    patch and a head. It is taken where patches have SPOPS_ATTENTION_NARROW_KEYS keys or more in the mean and
@@ -100,8 +100,8 @@ typedef struct spops_attention_row {
     int32_t bytes;   /* of an element; 0: any */
     int32_t columns; /* of a head, at most; forward on sm_90 these alone */
     bool small;
-    bool pair;     /* two heads at a time */
-    bool together; /* gradients of keys and queries in one pass */
+    bool pair;  /* two heads at a time */
+    bool fused; /* gradients of keys and queries in one pass */
 } spops_attention_row;
 
 static const spops_attention_row spops_attention_rows[] = {
@@ -117,8 +117,8 @@ static const spops_attention_row spops_attention_rows[] = {
     {number, SPOPS_ATTENTION_F32, false, 4, columns, false, false, false},
             SPOPS_ATTENTION_F32_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
-#define SPOPS_TILE(number, columns, together, ...)                                                 \
-    {number, SPOPS_ATTENTION_SM90, true, 2, columns, false, false, together},
+#define SPOPS_TILE(number, columns, fused, ...)                                                    \
+    {number, SPOPS_ATTENTION_SM90, true, 2, columns, false, false, fused},
                 SPOPS_ATTENTION_BACKWARD_SM90_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
 #define SPOPS_TILE(number, columns)                                                                \
@@ -148,8 +148,8 @@ typedef struct spops_attention_case {
     bool sm90; /* the device has its kernels, and they take such rows */
     bool sm80; /* the device has these; of f32 also: products in tf32 are wanted */
     bool small;
-    bool pairs;    /* heads of q, k and v are as many, more than one, and follow each other */
-    bool together; /* one pass over keys is faster than one over keys and one over queries */
+    bool pairs; /* heads of q, k and v are as many, more than one, and follow each other */
+    bool fused; /* one pass over keys is faster than one over keys and one over queries */
     int32_t bytes, dim;
 } spops_attention_case;
 
@@ -159,7 +159,7 @@ static inline bool spops_attention_suits(const spops_attention_case *at,
 {
     if (row->backward != at->backward || (row->bytes != 0 && row->bytes != at->bytes)) return false;
     if (row->pair && !at->pairs) return false;
-    if (row->together && at->dim <= row->columns / 2) return false;
+    if (row->fused && at->dim <= row->columns / 2) return false;
     switch (row->kernel) {
     case SPOPS_ATTENTION_SM90:
         return at->sm90 && (row->backward ? at->dim % 8 == 0 && at->dim <= row->columns
@@ -178,7 +178,7 @@ static inline int32_t spops_attention_tile(const spops_attention_case *at, int32
     for (int32_t i = 0; i < SPOPS_ATTENTION_NUM_TILES; ++i) {
         row = &spops_attention_rows[i];
         if (spops_attention_suits(at, row) && (at->small || !row->small) &&
-            (at->together || !row->together))
+            (at->fused || !row->fused))
             return row->number;
     }
     return 0;

@@ -65,11 +65,17 @@ __device__ __forceinline__ void store_shared_if(uint32_t wanted, uint32_t to, ui
                  "r"(to), "h"(v)
                  : "memory");
 }
-// uint4 or int4.
+// uint4 or int4; float4.
 template <class V> __device__ __forceinline__ void store_shared4(uint32_t to, V v)
 {
     asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(v.x), "r"(v.y), "r"(v.z),
                  "r"(v.w)
+                 : "memory");
+}
+__device__ __forceinline__ void store_shared4(uint32_t to, float4 v)
+{
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(v.x), "f"(v.y), "f"(v.z),
+                 "f"(v.w)
                  : "memory");
 }
 
@@ -98,6 +104,15 @@ template <class V = uint4> __device__ __forceinline__ V load_shared4(uint32_t fr
     V v;
     asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "r"(from)
+                 : "memory");
+    return v;
+}
+template <> __device__ __forceinline__ float4 load_shared4<float4>(uint32_t from)
+{
+    float4 v;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
                  : "r"(from)
                  : "memory");
     return v;
@@ -164,22 +179,35 @@ __device__ __forceinline__ void load_transposed(uint32_t (&m)[4], uint32_t from)
                  : "r"(from)
                  : "memory");
 }
-__device__ __forceinline__ void add_product(f16, float (&sum)[4], const uint32_t (&a)[4],
-                                            uint32_t b0, uint32_t b1)
+// A matrix of 8 x 8 that a warp holds, transposed.
+__device__ __forceinline__ uint32_t transposed(uint32_t m)
 {
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, "
-        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+    uint32_t t;
+    asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(t) : "r"(m));
+    return t;
 }
-__device__ __forceinline__ void add_product(bf16, float (&sum)[4], const uint32_t (&a)[4],
-                                            uint32_t b0, uint32_t b1)
-{
-    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "
-        "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
-        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
+// sum += a b; sum = a b + c.
+#define SPOPS_PRODUCTS(T, TEXT)                                                                    \
+    __device__ __forceinline__ void add_product(T, float(&sum)[4], const uint32_t(&a)[4],          \
+                                                uint32_t b0, uint32_t b1)                          \
+    {                                                                                              \
+        asm("mma.sync.aligned.m16n8k16.row.col.f32." TEXT ".f32 {%0, %1, %2, %3}, "                \
+            "{%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                                        \
+            : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])                               \
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                       \
+    }                                                                                              \
+    __device__ __forceinline__ void product_and(T, float(&sum)[4], const uint32_t(&a)[4],          \
+                                                uint32_t b0, uint32_t b1, float4 c)                \
+    {                                                                                              \
+        asm("mma.sync.aligned.m16n8k16.row.col.f32." TEXT ".f32 {%0, %1, %2, %3}, "                \
+            "{%4, %5, %6, %7}, {%8, %9}, {%10, %11, %12, %13};"                                    \
+            : "=f"(sum[0]), "=f"(sum[1]), "=f"(sum[2]), "=f"(sum[3])                               \
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(c.x), "f"(c.y),    \
+              "f"(c.z), "f"(c.w));                                                                 \
+    }
+SPOPS_PRODUCTS(f16, "f16.f16")
+SPOPS_PRODUCTS(bf16, "bf16.bf16")
+#undef SPOPS_PRODUCTS
 // Of f32, of which the upper 19 bits count (tf32): mma.m16n8k8, registers as above with columns of a
 // and rows of b q (+ 4).
 __device__ __forceinline__ void add_product_tf32(float (&sum)[4], const uint32_t (&a)[4],
@@ -205,9 +233,18 @@ __device__ __forceinline__ void load_transposed(uint32_t (&m)[4], uint32_t)
 {
     m[0] = m[1] = m[2] = m[3] = 0;
 }
+__device__ __forceinline__ uint32_t transposed(uint32_t m)
+{
+    return m;
+}
 template <class T>
 __device__ __forceinline__ void add_product(T, float (&)[4], const uint32_t (&)[4], uint32_t,
                                             uint32_t)
+{
+}
+template <class T>
+__device__ __forceinline__ void product_and(T, float (&)[4], const uint32_t (&)[4], uint32_t,
+                                            uint32_t, float4)
 {
 }
 __device__ __forceinline__ void add_product_tf32(float (&)[4], const uint32_t (&)[4], uint32_t,

@@ -76,6 +76,28 @@ __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap *map, in
                  : "memory");
 }
 
+// All threads of all blocks of the cluster.
+__device__ __forceinline__ void cluster_wait()
+{
+    asm volatile("barrier.cluster.arrive.release.aligned;\n"
+                 "barrier.cluster.wait.acquire.aligned;" ::
+                     : "memory");
+}
+// 16 bytes at an address of shared memory, as the block of this rank has it.
+__device__ __forceinline__ float4 load_shared_of(uint32_t at, int rank)
+{
+    float4 v;
+    asm volatile("{\n"
+                 ".reg .b32 there;\n"
+                 "mapa.shared::cluster.u32 there, %4, %5;\n"
+                 "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [there];\n"
+                 "}"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(at), "r"(rank)
+                 : "memory");
+    return v;
+}
+
 // A tensor map that copies will soon be made from.
 __device__ __forceinline__ void prefetch_tensor_map(const CUtensorMap *map)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gradients of attention by wgmma in five products, for sm_90a: one pass over keys, of which sums of
-// grad_q are a part. Heads of 33 to 128 columns, rows that begin on 16 bytes.
+// Fused gradients of attention by wgmma, for sm_90a: one pass over keys makes those of keys and queries in
+// five products, and sums of grad_q are a part of it. Heads of 33 to 128 columns, rows that begin on 16 bytes.
 //
 // A persistent block of 12 warps takes a tile of 128 keys and a head, and all queries of the patch
 // stream by in stages. t = k q^T and u = v grad_o^T have keys as rows. ds is a left factor from shared
@@ -34,10 +34,10 @@
 // after the other, in the order in which their items are taken from a counter: the first stores, others
 // wait until as many as stand before them have added. An item only waits for items taken before it, so
 // that any number of blocks gets through.
-#ifndef SPOPS_KERNELS_ATTENTION_ATTENTION_BACKWARD_FIVE_SM90_CUH
-#define SPOPS_KERNELS_ATTENTION_ATTENTION_BACKWARD_FIVE_SM90_CUH
+#ifndef SPOPS_KERNELS_ATTENTION_ATTENTION_BACKWARD_FUSED_SM90_CUH
+#define SPOPS_KERNELS_ATTENTION_ATTENTION_BACKWARD_FUSED_SM90_CUH
 
-#include "kernels/attention/attention_backward_five.cuh"
+#include "kernels/attention/attention_backward_fused.cuh"
 #include "kernels/attention/attention_backward_sm90.cuh"
 
 namespace spops
@@ -106,7 +106,7 @@ __device__ __forceinline__ uint64_t moved(uint64_t descriptor, int bytes)
 // ---- A block ------------------------------------------------------------------------------------
 
 // DIM columns (64, 128), STAGES stages of queries, SUM_BUFFERS places for sums of grad_q.
-template <int DIM_, int STAGES_, int SUM_BUFFERS_> struct attention_five_policy {
+template <int DIM_, int STAGES_, int SUM_BUFFERS_> struct attention_fused_policy {
     static constexpr int DIM = DIM_, STAGES = STAGES_, SUM_BUFFERS = SUM_BUFFERS_;
     static constexpr int QUERIES = 8192 / DIM; // of a stage
     static constexpr int LINES = DIM / 64;     // of 64 columns, of a row
@@ -142,7 +142,7 @@ template <int DIM_, int STAGES_, int SUM_BUFFERS_> struct attention_five_policy 
     static_assert(used_bytes <= most_bytes, "where shared memory begins aligned");
 };
 
-template <class P> struct attention_five_block {
+template <class P> struct attention_fused_block {
     uint32_t base; // of shared memory, aligned to 1024
 
     // Keys of a warpgroup, then their values.
@@ -185,7 +185,7 @@ template <class P> struct attention_five_block {
 
 // ---- Items --------------------------------------------------------------------------------------
 
-struct attention_five_item {
+struct attention_fused_item {
     int4 tile;          // {patch, first key entry, keys, queries}; 0 keys: there are no more items
     int head, streamed; // streamed: the first query entry of the patch
     int rank;           // how many items add to the same sums before this one
@@ -193,8 +193,8 @@ struct attention_five_item {
 
 // Items by number. The list of tiles is walked in `ways` parts side by side, each with `inner` heads
 // innermost; then come other heads.
-struct attention_five_list {
-    const attention_five_params &p;
+struct attention_fused_list {
+    const attention_fused_params &p;
     int tiles;
 
     __device__ int start(int part) const
@@ -202,9 +202,9 @@ struct attention_five_list {
         return part * (tiles / p.ways) + min(part, tiles % p.ways);
     }
 
-    __device__ attention_five_item find(int number) const
+    __device__ attention_fused_item find(int number) const
     {
-        attention_five_item item = {};
+        attention_fused_item item = {};
         if (number >= tiles * p.keys.heads) return item;
         const int outer = number / (tiles * p.inner), rest = number - outer * tiles * p.inner;
         const int at = rest / p.inner, part = at % p.ways, place = at / p.ways;
@@ -226,7 +226,7 @@ struct attention_five_list {
     }
 };
 
-__device__ __forceinline__ attention_five_item load_item(uint32_t from)
+__device__ __forceinline__ attention_fused_item load_item(uint32_t from)
 {
     const int4 a = load_shared4<int4>(from), b = load_shared4<int4>(from + 16);
     return {a, b.x, b.y, b.z};
@@ -234,25 +234,25 @@ __device__ __forceinline__ attention_five_item load_item(uint32_t from)
 
 // What to do next, after `count` items of the block. All lanes, so that each says what it has read.
 template <class P>
-__device__ __forceinline__ attention_five_item take_item(const attention_five_block<P> &block,
-                                                         uint32_t count)
+__device__ __forceinline__ attention_fused_item take_item(const attention_fused_block<P> &block,
+                                                          uint32_t count)
 {
     const int slot = (int)(count % 2);
     barrier_wait(block.items().full(slot), count / 2 % 2);
-    const attention_five_item item = load_item(block.item(slot));
+    const attention_fused_item item = load_item(block.item(slot));
     barrier_arrive(block.items().empty(slot));
     return item;
 }
 
 // Takes the next item of all blocks, which follows `count` of this one.
 template <class P>
-__device__ __forceinline__ void publish_item(const attention_five_params &p,
-                                             const attention_five_block<P> &block, uint32_t count,
+__device__ __forceinline__ void publish_item(const attention_fused_params &p,
+                                             const attention_fused_block<P> &block, uint32_t count,
                                              int lane)
 {
-    const attention_five_list list = {p, *p.keys.num_tiles};
+    const attention_fused_list list = {p, *p.keys.num_tiles};
     const int number = lane == 0 ? atomicAdd(p.taken, 1) : 0, slot = (int)(count % 2);
-    const attention_five_item item = list.find(__shfl_sync(~0u, number, 0));
+    const attention_fused_item item = list.find(__shfl_sync(~0u, number, 0));
     if (lane == 0) {
         barrier_wait(block.items().empty(slot), count / 2 % 2 ^ 1);
         store_shared4(block.item(slot), item.tile);
@@ -267,9 +267,9 @@ __device__ __forceinline__ void publish_item(const attention_five_params &p,
 // A warp's share of a stage: COUNT rows of both kinds, of which `num` are there.
 template <class P, int COUNT>
 __device__ __forceinline__ void
-attention_five_copy(const attention_backward_params &p, const unsigned char *first,
-                    const unsigned char *second, uint32_t to, const int (&index)[COUNT / 32],
-                    int num, int lane)
+attention_fused_copy(const attention_backward_params &p, const unsigned char *first,
+                     const unsigned char *second, uint32_t to, const int (&index)[COUNT / 32],
+                     int num, int lane)
 {
     constexpr int pieces = P::DIM / 8, rows = 32 / pieces; // rows: of a round
     static_assert(rows < 8 && P::line == 128, "a round turns the pieces of all its rows alike");
@@ -301,8 +301,8 @@ attention_five_copy(const attention_backward_params &p, const unsigned char *fir
 
 // Row numbers of a warp's share, of which `num` are there.
 template <int COUNT>
-__device__ __forceinline__ void attention_five_ask(int (&index)[COUNT], const int *list, int num,
-                                                   int lane)
+__device__ __forceinline__ void attention_fused_ask(int (&index)[COUNT], const int *list, int num,
+                                                    int lane)
 {
 #pragma unroll
     for (int i = 0; i < COUNT; ++i)
@@ -312,13 +312,13 @@ __device__ __forceinline__ void attention_five_ask(int (&index)[COUNT], const in
 // A warpgroup's keys.
 template <class P>
 __device__ __forceinline__ void
-attention_five_own(const attention_backward_params &p, const attention_five_block<P> &block,
-                   const attention_five_item &item, uint32_t count, int group, int lane)
+attention_fused_own(const attention_backward_params &p, const attention_fused_block<P> &block,
+                    const attention_fused_item &item, uint32_t count, int group, int lane)
 {
     const uint32_t to = block.own(group);
     const int num = item.tile.z - group * 64;
     int index[2];
-    attention_five_ask(index, p.own_rows + item.tile.y + group * 64, num, lane);
+    attention_fused_ask(index, p.own_rows + item.tile.y + group * 64, num, lane);
     barrier_wait(block.owns().empty(0), count % 2 ^ 1);
     attention_gather<P, 64>(p.own_first, p.own_second, to, to + P::own_bytes, 0, index, num,
                             item.head / p.own_group, p.dim, lane);
@@ -327,8 +327,8 @@ attention_five_own(const attention_backward_params &p, const attention_five_bloc
 
 // It is soon the slowest of a block: it spares registers, and asks for row numbers a stage ahead.
 template <class P>
-__device__ void attention_five_gather(const attention_five_params &params,
-                                      const attention_five_block<P> &block, int warp, int lane)
+__device__ void attention_fused_gather(const attention_fused_params &params,
+                                       const attention_fused_block<P> &block, int warp, int lane)
 {
     const attention_backward_params &p = params.keys;
     constexpr int share = P::QUERIES / P::gather_warps, piece_bytes = 16;
@@ -337,7 +337,7 @@ __device__ void attention_five_gather(const attention_five_params &params,
     ring_position<P::STAGES> stage;
     uint32_t steps = 0; // of the block, before this one
     for (uint32_t count = 0;; ++count) {
-        const attention_five_item item = take_item(block, count);
+        const attention_fused_item item = take_item(block, count);
         if (item.tile.z == 0) break;
         const unsigned char *first =
             p.streamed_first.of_head(item.head) + (inside ? piece * piece_bytes : 0);
@@ -347,18 +347,19 @@ __device__ void attention_five_gather(const attention_five_params &params,
         int64_t entry = item.streamed + warp * share; // of the step
         int left = item.tile.w - warp * share;        // from it on
         int index[share / 32];
-        attention_five_ask(index, p.streamed_rows + entry, left, lane);
+        attention_fused_ask(index, p.streamed_rows + entry, left, lane);
         // Stages that do not need the last step of the item before come before keys.
         int before = P::STAGES - 1;
 #pragma unroll 1
         for (int of_item = item.tile.w; of_item > 0; of_item -= P::QUERIES, --before) {
-            if (before == 0) attention_five_own(p, block, item, count, warp, lane);
+            if (before == 0) attention_fused_own(p, block, item, count, warp, lane);
             barrier_wait(block.stages().empty(stage.at), stage.empty_parity());
             int next[share / 32];
-            attention_five_ask(next, p.streamed_rows + entry + P::QUERIES, left - P::QUERIES, lane);
-            attention_five_copy<P, share>(p, first, second,
-                                          block.stage(stage.at) + warp * share * P::line, index,
-                                          inside ? left : 0, lane);
+            attention_fused_ask(next, p.streamed_rows + entry + P::QUERIES, left - P::QUERIES,
+                                lane);
+            attention_fused_copy<P, share>(p, first, second,
+                                           block.stage(stage.at) + warp * share * P::line, index,
+                                           inside ? left : 0, lane);
             const int now = (int)(steps % 2);
             barrier_wait(block.scalars_ring().empty(now), steps / 2 % 2 ^ 1);
             const uint32_t scalars = block.scalars(now) + (warp * share + lane) * 4;
@@ -376,7 +377,7 @@ __device__ void attention_five_gather(const attention_five_params &params,
             entry += P::QUERIES;
             left -= P::QUERIES;
         }
-        if (before >= 0) attention_five_own(p, block, item, count, warp, lane);
+        if (before >= 0) attention_fused_own(p, block, item, count, warp, lane);
     }
     copy_async_wait_all();
 }
@@ -384,14 +385,14 @@ __device__ void attention_five_gather(const attention_five_params &params,
 // ---- Adding sums of grad_q ----------------------------------------------------------------------
 
 template <class P>
-__device__ void attention_five_add(const attention_five_params &p,
-                                   const attention_five_block<P> &block, int group, int lane)
+__device__ void attention_fused_add(const attention_fused_params &p,
+                                    const attention_fused_block<P> &block, int group, int lane)
 {
     const barrier_ring ring = block.sums_ring(group);
     ring_position<P::SUM_BUFFERS> at;
     if (group == 0) publish_item(p, block, 0, lane);
     for (uint32_t count = 0;; ++count) {
-        const attention_five_item item = take_item(block, count);
+        const attention_fused_item item = take_item(block, count);
         if (item.tile.z == 0) break;
         const int first = P::LINES == 1 ? 64 * group : 0;
         const int64_t line =
@@ -442,19 +443,19 @@ __device__ void attention_five_add(const attention_five_params &p,
 
 // ---- Multiplying --------------------------------------------------------------------------------
 
-template <class P, class T> struct attention_five_group {
+template <class P, class T> struct attention_fused_group {
     typedef typename attention_element<T>::type E;
     static constexpr int D = P::DIM, S = P::QUERIES;
 
     const attention_backward_params &p;
-    const attention_five_block<P> &block;
+    const attention_fused_block<P> &block;
     const int group, warp, lane; // warp: of the warpgroup
     ring_position<P::STAGES> stage;
     uint32_t steps; // before this one, of the block
     float grad_k[D / 2], grad_v[D / 2], t[S / 2], u[S / 2];
 
-    __device__ attention_five_group(const attention_backward_params &params,
-                                    const attention_five_block<P> &shared, int warp_of_block)
+    __device__ attention_fused_group(const attention_backward_params &params,
+                                     const attention_fused_block<P> &shared, int warp_of_block)
         : p(params), block(shared), group(warp_of_block / 4), warp(warp_of_block % 4),
           lane((int)threadIdx.x % 32), steps(0)
     {
@@ -673,7 +674,7 @@ template <class P, class T> struct attention_five_group {
         store_sums(sum, steps - 1, first);
     }
 
-    __device__ __forceinline__ void store(const attention_five_item &item) const
+    __device__ __forceinline__ void store(const attention_fused_item &item) const
     {
         const int num = item.tile.z - group * 64, mine = warp * 16 + lane / 4;
 #pragma unroll
@@ -693,7 +694,7 @@ template <class P, class T> struct attention_five_group {
             const int slot = (int)(count % 2);
             barrier_wait(block.items().full(slot), count / 2 % 2);
             {
-                const attention_five_item item = load_item(block.item(slot));
+                const attention_fused_item item = load_item(block.item(slot));
                 if (item.tile.z == 0) break;
                 const int num = item.tile.z - group * 64, mine = warp * 16 + lane / 4;
                 const bool there[2] = {mine < num, mine + 8 < num};
@@ -718,25 +719,25 @@ template <class P, class T> struct attention_five_group {
 
 template <class P, class T>
 __global__ void __launch_bounds__(P::threads, 1)
-    attention_backward_five_kernel(const __grid_constant__ attention_five_params p)
+    attention_backward_fused_kernel(const __grid_constant__ attention_fused_params p)
 {
     extern __shared__ char unaligned_shared[];
-    attention_five_block<P> block;
+    attention_fused_block<P> block;
     block.base = aligned_shared(unaligned_shared);
     if (block.base + P::used_bytes > shared_address(unaligned_shared) + P::shared_bytes) __trap();
     if (threadIdx.x == 0) block.init();
     __syncthreads();
     run_roles<P>(
         [&](int warp) {
-            attention_five_group<P, T> group(p.keys, block, warp);
+            attention_fused_group<P, T> group(p.keys, block, warp);
             group.run();
         },
         [&](int warp) {
             const int lane = threadIdx.x % 32;
             if (warp < P::gather_warps)
-                attention_five_gather<P>(p, block, warp, lane);
+                attention_fused_gather<P>(p, block, warp, lane);
             else
-                attention_five_add<P>(p, block, warp - P::gather_warps, lane);
+                attention_fused_add<P>(p, block, warp - P::gather_warps, lane);
         });
 }
 
