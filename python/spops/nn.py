@@ -454,6 +454,8 @@ class Grow(nn.Module):
     def forward(self, x: SparseTensor, marks: Tensor) -> SparseTensor:
         """marks: bool [rows]. The rows of x keep their numbers; new ones come after. Waits for the device."""
         _rows_in_use(x, "Grow")
+        if _receptive.recorder is not None:
+            _receptive.recorder.convolution(x, Kernel(x.dims, self.size, 1, 0, self.dilation), "submanifold", None)
         set = F.coords_grown(marks.to(torch.uint8), x.set, size=self.size, dilation=self.dilation, **x.sites._box(x.spatial_shape))
         rows, _ = F.coords_rows(set)
         feats = torch.cat([x.feats, x.feats.new_zeros(len(rows) - len(x), x.feats.shape[1])])
@@ -475,6 +477,8 @@ class ChannelToSpace(nn.Module):
         """keep: bool [rows, factor^D], the children that there are, such as ``logits > 0``; like: at the places of
         that tensor instead; neither: all children. Waits for the device unless ``like`` is given."""
         f = self.factor
+        if _receptive.recorder is not None:
+            _receptive.recorder.convolution(x, Kernel(x.dims, f, f, 0, 1), "transposed", None)
         if like is not None:
             return like.at(F.channel_to_space(x.feats, x.set, like.set, factor=f), like.sites)
         _rows_in_use(x, "ChannelToSpace")
@@ -506,6 +510,8 @@ class SpaceToChannel(nn.Module):
     def forward(self, x: SparseTensor, like: SparseTensor | None = None) -> SparseTensor:
         """like: the tensor at whose places the coarse rows are; None: wherever there is a child (the device is waited for)."""
         f = self.factor
+        if _receptive.recorder is not None:
+            _receptive.recorder.convolution(x, Kernel(x.dims, f, f, 0, 1), "convolution", None)
         if like is not None:
             return like.at(F.space_to_channel(x.feats, like.set, x.set, factor=f), like.sites)
         _rows_in_use(x, "SpaceToChannel")
@@ -540,6 +546,7 @@ class PointConv(nn.Module):
         self.bias = nn.Parameter(torch.empty(out_channels).uniform_(-bound, bound)) if bias else None
 
     def forward(self, feats: Tensor, plan: Plan) -> Tensor:
+        _reads_all()
         return F.pointconv(feats, self.weight.to(feats.dtype), plan, bias=_layers.vector(self.bias, feats.dtype), groups=self.groups)
 
 

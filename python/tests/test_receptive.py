@@ -113,6 +113,40 @@ def test_windows(device):
     assert level.lower[2] == math.inf and not level.is_bounded and level.upper_m[2] == math.inf
 
 
+@pytest.mark.parametrize("build", [
+    lambda: snn.Sequential(snn.SparseConv2d(1, 4, 2, stride=2), snn.SubMConv2d(4, 4, 3), snn.ChannelToSpace(), snn.SubMConv2d(1, 1, 3)),
+    lambda: snn.Sequential(snn.SubMConv2d(1, 1, 3), snn.SpaceToChannel(3), snn.SubMConv2d(9, 9, 3), snn.ChannelToSpace(3)),
+    lambda: snn.Sequential(snn.MaxPool2d(2), snn.SubMConv2d(1, 1, 3), snn.SparseConvTranspose2d(1, 1, 2, stride=2), snn.SubMConv2d(1, 1, 3)),
+], ids=["children", "channels", "generated"])  # fmt: skip
+def test_children(build, device):
+    """Layers between levels that are no convolutions with a key."""
+    if device.type == "cuda":
+        pytest.skip("the arithmetic needs no device")
+    net = build().eval()
+    with torch.no_grad():
+        for w in net.parameters():
+            w.fill_(1.0)
+    rows = grid((SIDE, SIDE), device)
+    x = spops.SparseTensor(torch.zeros(len(rows), 1), rows)
+    reach = receptive_field_of(net, x)
+
+    def run(feats):
+        y = net(x.replace(feats))
+        order = [{tuple(r): i for i, r in enumerate(y.coords.tolist())}[tuple(r)] for r in rows.tolist()]
+        return y.feats[order]
+
+    with torch.no_grad():
+        assert (reach[0].lower, reach[0].upper) == measured(run, rows, places_around(rows, 6))
+
+
+def test_grow(device):
+    rows = grid((6, 6), device)
+    x = spops.SparseTensor(torch.randn(len(rows), 1), rows)
+    grow = snn.Grow(3, 2)
+    (reach,) = receptive_field_of(lambda x: grow(x, torch.ones(len(x.feats), dtype=torch.bool, device=device)), x)
+    assert reach.lower == reach.upper == (2, 2)
+
+
 def test_what_reads_everything(device):
     rows = grid((6, 6), device)
     x = spops.SparseTensor(torch.randn(len(rows), 1), rows)
