@@ -751,6 +751,35 @@ def test_command_refuses(scan, tmp_path, device, capsys, monkeypatch):
     assert {p.name for p in tmp_path.iterdir()} == {"a.laz", "b.las", "empty"}
 
 
+def test_halo_of_the_command(device):
+    """A network that reads further than its layers say is refused: attention by rank, a mean of all rows, windows that are wider than the halo."""
+    from spops.tiles.__main__ import Refused, halo_of
+
+    if device.type == "cuda":
+        pytest.skip("the command asks on the CPU")
+
+    class Net(torch.nn.Module):
+        def __init__(self, how):
+            super().__init__()
+            self.how, self.conv, self.norm = how, snn.SubMConv3d(4, 16, 3), snn.BatchNorm(16)
+
+        def forward(self, x):
+            x = self.norm(self.conv(x))
+            if self.how == "mean":
+                return x.replace(x.feats - x.feats.mean(0))
+            if self.how == "patches":
+                return x.replace(F.attention(x.feats, x.feats, x.feats, F.patches_order(x.coords[:, 1:].float(), patch_rows=64)))
+            if self.how == "windows":
+                return x.replace(F.attention(x.feats, x.feats, x.feats, F.patches_grid(x.coords[:, 1:].contiguous(), window=[48, 48, 0], bits=10)))
+            return snn.ReLU()(x)
+
+    assert halo_of(Net("none").eval(), 4) == 1
+    for how in ("mean", "patches", "windows"):
+        with pytest.raises(Refused, match="--halo: the network reads further than the 1 voxels of its layers"):
+            halo_of(Net(how).eval(), 4)
+    assert halo_of(example("minkunet").MinkUNet(width=0.125).eval(), 4) == 197
+
+
 def test_commands_of_the_page(device):
     from spops.tiles.__main__ import parse
 

@@ -70,7 +70,27 @@ def halo_of(net: torch.nn.Module, columns: int) -> int:
     most = max(*reach.lower[:2], *reach.upper[:2])
     if not math.isfinite(most):
         raise Refused("--halo: the network reads every voxel along x or y, so that no halo is enough")
+    beyond_it(net, columns, int(most), rows)
     return int(most)
+
+
+def beyond_it(net: torch.nn.Module, columns: int, halo: int, rows: torch.Tensor) -> None:
+    """Refuse a network whose outputs follow from voxels further away: layers that receptive_field_of does not see."""
+    import torch
+
+    from .. import SparseTensor
+
+    side = 32
+    others = [rows + torch.tensor([0, x * (side + halo), y * (side + halo), 0]) for x, y in ((-1, 0), (1, 0), (0, -1), (0, 1))]
+    places = torch.unique(torch.cat([rows, *others]), dim=0)
+    own = ((places[:, 1:3] >= 0) & (places[:, 1:3] < side)).all(1)
+    feats = torch.zeros(len(places), columns)
+    feats[~own] = math.nan
+    device = next((p.device for p in net.parameters()), torch.device("cpu"))
+    with torch.no_grad():
+        y = net(SparseTensor(feats.to(device), places.to(device)))
+    if (y.feats if isinstance(y, SparseTensor) else y)[own.to(device)].isnan().any():
+        raise Refused(f"--halo: the network reads further than the {halo} voxels of its layers; it calls functions that are not seen (docs/tiles.md)")
 
 
 def make_segment(network: str, checkpoint: str | None, device: str, dtype: str, logits: bool) -> Segment:
