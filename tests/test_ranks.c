@@ -1257,6 +1257,27 @@ static spops_value int_of(int64_t i)
     return v;
 }
 
+// A tensor that rank 1's call cannot take, with a context of the caller's and without.
+static void refuse_tensor(test_rank *r, const spops_operator *op, const spops_value *values,
+                          spops_tensor *partials)
+{
+    const uint8_t bits = partials->dtype_bits;
+    spops_value made;
+
+    for (int own = 0; own < 2; ++own) {
+        spops_context *ctx = own ? NULL : r->ctx;
+        const char *line = r->rank == 1
+                               ? "chunk_sums_execute: partials is of a dtype that is not known"
+                               : "chunk_sums_execute: rank 1: partials is of a dtype that";
+        partials->dtype_bits = r->rank == 1 ? 24 : bits;
+        const spops_status status = spops_call(ctx, op, values, 4, &made);
+        RANK_CHECK(r, status == SPOPS_STATUS_INVALID_ARGUMENT, "%s", spops_last_error(ctx));
+        RANK_CHECK(r, strstr(spops_last_error(ctx), line) != NULL, "%s; expected %s",
+                   spops_last_error(ctx), line);
+    }
+    partials->dtype_bits = bits;
+}
+
 // What a boxed call refuses before its function is said on all ranks; then the same plan is made.
 static void call_boxed(test_rank *r)
 {
@@ -1269,6 +1290,7 @@ static void call_boxed(test_rank *r)
     spops_value ret;
     int64_t shape[2] = {0, 5}, size = 5;
     spops_tensor partials = {.device_type = r->device.backend == SPOPS_BACKEND_CPU ? 1 : 2,
+                             .device_id = r->device.device,
                              .num_dims = 2,
                              .dtype_code = 2,
                              .dtype_bits = 32,
@@ -1307,6 +1329,7 @@ static void call_boxed(test_rank *r)
     test_rank_expect(r, spops_call(r->ctx, run, values, 4, &made), SPOPS_STATUS_INVALID_ARGUMENT,
                      line);
     shape[0] = own;
+    refuse_tensor(r, run, values, &partials);
     RANK_OK(r, spops_call(r->ctx, run, values, 4, &made));
     // The plan outlives the communicator.
     spops_comm_destroy(r->comm);

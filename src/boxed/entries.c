@@ -193,24 +193,39 @@ static size_t needed_scratch(const spops_boxed_call *b, const spops_plan *into)
     return bytes > filling ? bytes : filling;
 }
 
-// What is refused here has not come to the other ranks: those of a communicator among the arguments, or of
-// a plan there, are told.
-static spops_status check(const spops_boxed_call *b)
+// The communicator among the inputs, or of a plan there; NULL without one.
+static spops_comm *comm_of(const spops_boxed_call *b)
 {
-    const spops_status status =
-        spops_check_boxed(b->ctx, b->row, b->args, b->matrices, b->attributes);
-
-    if (status == SPOPS_STATUS_OK || b->row->op->needs_handles == 0) return status;
     for (int i = 0; i < b->row->num_inputs; ++i) {
         const spops_plan *plan = b->row->args[i].is_plan ? b->args[i] : NULL;
         const void *comm = b->row->args[i].is_comm                   ? b->args[i]
                            : plan != NULL && plan->ops->comm != NULL ? plan->ops->comm(plan)
                                                                      : NULL;
-        if (comm == NULL) continue;
-        return spops_comm_refuse_call(b->ctx, (spops_comm *)(uintptr_t)comm, b->row->call,
-                                      b->row->is_checked, status);
+        if (comm != NULL) return (spops_comm *)(uintptr_t)comm;
     }
-    return status;
+    return NULL;
+}
+
+// What is refused before the function has not come to the other ranks of a communicator: they are told.
+static spops_status tell_ranks(const spops_boxed_call *b, spops_status refused)
+{
+    spops_comm *comm;
+    spops_context *ctx = b->ctx;
+
+    if (refused == SPOPS_STATUS_OK || b->row->op->needs_handles == 0) return refused;
+    comm = comm_of(b);
+    if (comm == NULL) return refused;
+    if (ctx == NULL) { // the text is the thread's
+        ctx = comm->home;
+        (void)spops_fail(ctx, refused, "%s", spops_last_error(NULL));
+    }
+    refused = spops_comm_refuse_call(ctx, comm, b->row->call, b->row->is_checked, refused);
+    return b->ctx != NULL ? refused : spops_fail(NULL, refused, "%s", spops_last_error(ctx));
+}
+
+static spops_status check(const spops_boxed_call *b)
+{
+    return tell_ranks(b, spops_check_boxed(b->ctx, b->row, b->args, b->matrices, b->attributes));
 }
 
 static spops_status call_function(spops_boxed_call *b)
@@ -272,6 +287,7 @@ static spops_status run(spops_boxed_call *b, const spops_operator *op, spops_con
                         void *(*stream_of)(const spops_call_place *))
 {
     spops_call_place place = {SPOPS_BACKEND_CPU, 0, NULL};
+    spops_status status;
 
     if (default_device >= 0) place = (spops_call_place){SPOPS_BACKEND_CUDA, default_device, NULL};
     begin(b, ctx, op);
@@ -279,7 +295,9 @@ static spops_status run(spops_boxed_call *b, const spops_operator *op, spops_con
         place.backend = spops_context_backend(ctx);
         place.device = ctx->info.device;
     }
-    SPOPS_TRY(spops_values_unpack(b, args, num_args, &place));
+    status = spops_values_unpack(b, args, num_args, &place);
+    if (!b->measures) status = tell_ranks(b, status);
+    SPOPS_TRY(status);
     if (ctx != NULL) return b->measures ? measure(b) : call_function(b);
     place.stream = b->has_stream ? b->stream : stream_of(&place);
     if (place.backend == SPOPS_BACKEND_CPU) place.stream = NULL;

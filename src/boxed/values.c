@@ -313,6 +313,18 @@ static spops_status unpack_comm(unpacking *u, const spops_value *value, int inde
     return SPOPS_STATUS_OK;
 }
 
+// What is behind an argument that was refused: others may have to hear of it.
+static void note_handle(spops_boxed_call *b, const spops_value *value, int index)
+{
+    const spops_row_arg *arg = &b->row->args[index];
+    const bool is_plan = arg->is_plan && !arg->is_output;
+
+    if (value->type != SPOPS_VALUE_POINTER || value->v.p == NULL || !(is_plan || arg->is_comm))
+        return;
+    if (!is_plan || spops_plan_get_kind(value->v.p) == (spops_plan_kind)arg->plan_kind)
+        b->args[index] = value->v.p;
+}
+
 // 64-bit integers, or floats, in host memory: a TENSOR, or integers in an object of tvm-ffi.
 static bool list_of(const spops_value *value, bool is_float, const void **list, int64_t *count)
 {
@@ -489,6 +501,7 @@ spops_status spops_values_unpack(spops_boxed_call *b, const spops_value *args, i
     const int32_t has_present = row->op->num_optional > 0;
     int64_t present = -1; // all have a value
     int32_t num_values = 0, num_plans = 0, at = 0, optional = 0;
+    spops_status status = SPOPS_STATUS_OK;
 
     SPOPS_REQUIRE(b->ctx, args != NULL || num_args == 0, "%s: args is NULL", row->call);
     if (has_present && num_args > 0 && args[num_args - 1].type == SPOPS_VALUE_INT)
@@ -519,11 +532,15 @@ spops_status spops_values_unpack(spops_boxed_call *b, const spops_value *args, i
             ++at;
             continue;
         }
-        SPOPS_TRY(arg->is_plan   ? unpack_plan(&u, &args[at], i)
-                  : arg->is_comm ? unpack_comm(&u, &args[at], i)
-                                 : unpack_tensor(&u, &args[at], i));
+        if (status != SPOPS_STATUS_OK)
+            note_handle(b, &args[at], i);
+        else
+            status = arg->is_plan   ? unpack_plan(&u, &args[at], i)
+                     : arg->is_comm ? unpack_comm(&u, &args[at], i)
+                                    : unpack_tensor(&u, &args[at], i);
         ++at;
     }
+    SPOPS_TRY(status);
     for (int i = 0; i < row->num_args; ++i) {
         u.name = row->args[i].name;
         if (row->args[i].is_plan) SPOPS_TRY(unpack_description(&u, &args[at++], i));

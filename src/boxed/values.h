@@ -6,8 +6,8 @@
 #include "boxed/contexts.h"
 #include "call/boxed.h"
 
-// Fill b from args. Errors are reported on b->ctx, which may be NULL. place: where the arguments lie;
-// its stream is left alone.
+// Fill b from args. Errors are reported on b->ctx, which may be NULL; b->args then has the plans and
+// communicators that are some. place: where the arguments lie; its stream is left alone.
 spops_status spops_values_unpack(spops_boxed_call *b, const spops_value *args, int32_t num_args,
                                  spops_call_place *place);
 
