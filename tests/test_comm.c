@@ -532,10 +532,85 @@ static void unequal_rank(test_rank *r)
     RANK_OK(r, spops_comm_barrier_sync(r->ctx, r->comm));
 }
 
+// Rows of as many bytes, but of another dtype: a sum would add the bits of one as numbers of the other.
+static void other_dtype_rank(test_rank *r)
+{
+    const spops_status invalid = SPOPS_STATUS_INVALID_ARGUMENT;
+    const bool f64 = r->rank == 1;
+    int64_t ones[2] = {1, 1}, places[2] = {0, 1};
+    const int64_t offsets[3] = {0, 1, 2};
+    const spops_comm_layout layout = {ones, places, ones, places};
+    double parts[128] = {1.0}, out[128];
+    const spops_dtype dtype = f64 ? SPOPS_DTYPE_F64 : SPOPS_DTYPE_F32;
+    const int64_t cols = f64 ? 128 : 256, half = cols / 2;
+
+    memset(out, 0xee, sizeof out);
+    RANK_OK(r,
+            spops_context_reserve(r->ctx, spops_comm_sum_scratch_bytes(r->comm, 2, cols, dtype)));
+    test_rank_expect(r,
+                     spops_comm_sum_execute(r->ctx, r->comm, offsets,
+                                            spops_matrix_dense(parts, 1, cols, dtype),
+                                            spops_matrix_dense(out, 1, cols, dtype)),
+                     invalid, "comm_sum_execute: rank 1 has sums of f64, rank 0 of f32");
+    test_rank_expect(r,
+                     spops_comm_exchange_execute(r->ctx, r->comm, &layout,
+                                                 spops_matrix_dense(parts, 2, half, dtype),
+                                                 spops_matrix_dense(out, 2, half, dtype)),
+                     invalid, "comm_exchange_execute: rank 1 has rows of f64, rank 0 of f32");
+    test_rank_expect(
+        r,
+        spops_comm_broadcast_execute(r->ctx, r->comm, 0, spops_matrix_dense(out, 2, half, dtype)),
+        invalid, "comm_broadcast_execute: rank 1 has rows of f64, rank 0 of f32");
+    for (size_t i = 0; i < sizeof out; ++i)
+        RANK_CHECK(r, ((unsigned char *)out)[i] == 0xee, "byte %zu was written", i);
+}
+
 Test(comm, a_refusal_of_one_is_one_of_all)
 {
     (void)test_ranks_run(SPOPS_BACKEND_CPU, 3, LONG_MS, refused_rank, NULL);
     (void)test_ranks_run(SPOPS_BACKEND_CPU, 3, LONG_MS, unequal_rank, NULL);
+    (void)test_ranks_run(SPOPS_BACKEND_CPU, 2, LONG_MS, other_dtype_rank, NULL);
+}
+
+// Rows that are sent and rows that are received lie among each other in one matrix, and none is both.
+static void one_matrix_rank(test_rank *r)
+{
+    int64_t ones[2] = {1, 1}, from[2] = {0, 4}, to[2] = {2, 6}, onto[2] = {2, 4};
+    int32_t rows[8], value[4] = {r->rank, -1, -1, -1};
+    const spops_comm_layout layout = {ones, from, ones, to}, bad = {ones, from, ones, onto};
+    const spops_matrix m = spops_matrix_dense(rows, 8, 1, SPOPS_DTYPE_I32);
+
+    for (int32_t i = 0; i < 8; ++i)
+        rows[i] = 10 * r->rank + i;
+    test_rank_expect(
+        r, spops_comm_exchange_execute(r->ctx, r->comm, r->rank == 0 ? &bad : &layout, m, m),
+        SPOPS_STATUS_INVALID_ARGUMENT,
+        r->rank == 0 ? "comm_exchange_execute: rows of recv from rank 1 share memory "
+                       "with rows of send"
+                     : "comm_exchange_execute: rank 0: rows of recv from rank 1 share "
+                       "memory with rows of send");
+    RANK_OK(r, spops_comm_exchange_execute(r->ctx, r->comm, &layout, m, m));
+    for (int32_t i = 0; i < 8; ++i) {
+        const int32_t expected = i == 2   ? 4 * r->rank
+                                 : i == 6 ? 10 + 4 * r->rank
+                                          : 10 * r->rank + i;
+        RANK_CHECK(r, rows[i] == expected, "row %d of rank %d is %d", (int)i, (int)r->rank,
+                   (int)rows[i]);
+    }
+    for (int32_t shift = 0; shift < 2; ++shift) // in the first and in the last of values
+        test_rank_expect(
+            r, spops_comm_gather_sync(r->ctx, r->comm, value + shift, sizeof *value, value),
+            SPOPS_STATUS_INVALID_ARGUMENT,
+            r->rank == 0 ? "comm_gather_sync: value shares memory with values"
+                         : "comm_gather_sync: rank 0: value shares memory with values");
+    RANK_CHECK(r, value[0] == r->rank && value[1] == -1, "a refused call wrote");
+    RANK_OK(r, spops_comm_gather_sync(r->ctx, r->comm, value, sizeof *value, value + 1));
+    RANK_CHECK(r, value[1] == 0 && value[2] == 1, "%d %d", (int)value[1], (int)value[2]);
+}
+
+Test(comm, rows_of_one_matrix)
+{
+    (void)test_ranks_run(SPOPS_BACKEND_CPU, 2, LONG_MS, one_matrix_rank, NULL);
 }
 
 // ---- Ranks that stop ----------------------------------------------------------------------------

@@ -153,13 +153,18 @@ static spops_status begin_call(spops_context *ctx, const char *call, const spops
 
 // ---- Host values --------------------------------------------------------------------------------
 
-static spops_status check_values(spops_context *ctx, const char *call, const void *value,
-                                 size_t bytes, const void *values)
+static spops_status check_values(spops_context *ctx, const char *call, const spops_comm *comm,
+                                 const void *value, size_t bytes, const void *values)
 {
+    const uintptr_t one = (uintptr_t)value, all = (uintptr_t)values;
+
     SPOPS_REQUIRE(ctx, bytes <= SPOPS_COMM_MAX_VALUE_BYTES, "%s: bytes is %zu, expected 0 to %d",
                   call, bytes, SPOPS_COMM_MAX_VALUE_BYTES);
     SPOPS_REQUIRE(ctx, value != NULL || bytes == 0, "%s: value is NULL", call);
     SPOPS_REQUIRE(ctx, values != NULL || bytes == 0, "%s: values is NULL", call);
+    SPOPS_REQUIRE(ctx,
+                  bytes == 0 || one + bytes <= all || one >= all + bytes * (size_t)comm->num_ranks,
+                  "%s: value shares memory with values", call);
     return SPOPS_STATUS_OK;
 }
 
@@ -168,7 +173,7 @@ static spops_status gather(spops_context *ctx, const char *call, spops_comm *com
                            spops_comm_kind kind, spops_status refused, const void *value,
                            size_t bytes, void *values)
 {
-    const spops_comm_meeting meeting = {call, kind, (int64_t)bytes, refused, false};
+    const spops_comm_meeting meeting = {call, kind, (int64_t)bytes, refused, false, 0};
 
     for (int32_t r = 0; r < comm->num_ranks; ++r) {
         comm->sends[r] = (spops_comm_pieces){(char *)(uintptr_t)value, 1, bytes, bytes};
@@ -185,7 +190,7 @@ spops_status spops_comm_gather_sync(spops_context *ctx, spops_comm *comm, const 
 
     SPOPS_TRY(begin_call(ctx, call, comm));
     refused = spops_check_not_capturing(ctx, call);
-    if (refused == SPOPS_STATUS_OK) refused = check_values(ctx, call, value, bytes, values);
+    if (refused == SPOPS_STATUS_OK) refused = check_values(ctx, call, comm, value, bytes, values);
     return gather(ctx, call, comm, SPOPS_COMM_GATHER, refused, value, bytes, values);
 }
 
@@ -266,7 +271,14 @@ static spops_status check_ranges(spops_context *ctx, const char *call, const spo
     return SPOPS_STATUS_OK;
 }
 
-// What is received shares nothing with what is sent; rows for the rank itself are looked at too.
+// Whether bytes from begin to end are among those of a piece.
+static bool is_among(const spops_comm_pieces *p, uintptr_t begin, uintptr_t end)
+{
+    return p->bytes > 0 && (uintptr_t)p->data < end && (uintptr_t)p->data + p->bytes > begin;
+}
+
+// What is received shares nothing with what is sent; rows for the rank itself are looked at too. Most often
+// all that is sent lies on one side; where rows lie among each other, each is looked at beside each.
 static spops_status check_apart(spops_context *ctx, const char *call, const spops_comm *comm)
 {
     uintptr_t begin = UINTPTR_MAX, end = 0;
@@ -279,10 +291,12 @@ static spops_status check_apart(spops_context *ctx, const char *call, const spop
     }
     for (int32_t r = 0; r < comm->num_ranks; ++r) {
         const spops_comm_pieces *p = &comm->recvs[r];
-        SPOPS_REQUIRE(
-            ctx,
-            p->bytes == 0 || (uintptr_t)p->data >= end || (uintptr_t)p->data + p->bytes <= begin,
-            "%s: rows of recv from rank %" PRId32 " share memory with rows of send", call, r);
+        const uintptr_t data = (uintptr_t)p->data;
+        if (!is_among(p, begin, end)) continue;
+        for (int32_t s = 0; s < comm->num_ranks; ++s)
+            SPOPS_REQUIRE(ctx, !is_among(&comm->sends[s], data, data + p->bytes),
+                          "%s: rows of recv from rank %" PRId32 " share memory with rows of send",
+                          call, r);
     }
     return SPOPS_STATUS_OK;
 }
@@ -333,7 +347,7 @@ static spops_status begin_exchange(spops_context *ctx, const char *call, spops_c
     SPOPS_TRY(begin_call(ctx, call, comm));
     refused = check_capture(ctx, call, comm);
     if (refused == SPOPS_STATUS_OK) refused = check_exchange(ctx, call, comm, layout, send, recv);
-    *meeting = (spops_comm_meeting){call, SPOPS_COMM_EXCHANGE, 0, refused, is_beside};
+    *meeting = (spops_comm_meeting){call, SPOPS_COMM_EXCHANGE, 0, refused, is_beside, send.dtype};
     if (refused != SPOPS_STATUS_OK) return meet(ctx, comm, meeting);
     meeting->size = spops_elements_bytes(send.dtype, send.cols);
     return comm->transport->begin(ctx, comm, meeting);
@@ -342,7 +356,7 @@ static spops_status begin_exchange(spops_context *ctx, const char *call, spops_c
 spops_status spops_comm_refuse(spops_context *ctx, spops_comm *comm, const char *call,
                                spops_status refused)
 {
-    const spops_comm_meeting meeting = {call, SPOPS_COMM_EXCHANGE, 0, refused, false};
+    const spops_comm_meeting meeting = {call, SPOPS_COMM_EXCHANGE, 0, refused, false, 0};
     // What is enqueued meets nobody, and between begin and end nothing else does.
     if (comm->transport->captures || comm->begun) return refused;
     return meet(ctx, comm, &meeting);
@@ -410,7 +424,8 @@ spops_status spops_comm_broadcast_execute(spops_context *ctx, spops_comm *comm, 
                                           spops_matrix rows)
 {
     static const char call[] = "comm_broadcast_execute";
-    spops_comm_meeting meeting = {call, SPOPS_COMM_BROADCAST, 0, SPOPS_STATUS_OK, false};
+    spops_comm_meeting meeting = {call,      SPOPS_COMM_BROADCAST, 0, SPOPS_STATUS_OK, false,
+                                  rows.dtype};
     const spops_comm_pieces none = {0};
 
     SPOPS_TRY(begin_call(ctx, call, comm));
@@ -505,7 +520,8 @@ spops_status spops_comm_sum_execute(spops_context *ctx, spops_comm *comm,
                                     spops_matrix out)
 {
     static const char call[] = "comm_sum_execute";
-    spops_comm_meeting meeting = {call, SPOPS_COMM_SUM_PARTS, 0, SPOPS_STATUS_OK, false};
+    spops_comm_meeting meeting = {call,  SPOPS_COMM_SUM_PARTS, 0, SPOPS_STATUS_OK,
+                                  false, parts.dtype};
     spops_comm_sum_args sum = {0};
     void *scratch = NULL;
     int64_t begin = 0;

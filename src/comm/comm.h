@@ -33,6 +33,7 @@ typedef struct spops_comm_meeting {
     int64_t size;         // bytes of a row, of a value
     spops_status refused; // the rank's own status; its text is the context's
     bool is_beside;       // begin and end are calls of their own: work goes on between them
+    spops_dtype dtype;    // of rows that are moved or summed; 0: bytes
 } spops_comm_meeting;
 
 // How ranks meet. begin takes what comm sends, end returns when recvs are there (host values, CPU) or

@@ -211,6 +211,9 @@ static spops_status check_meeting(spops_context *ctx, const spops_comm *comm, co
         SPOPS_REQUIRE(ctx, m->size == first->meeting.size,
                       "%s: rank %" PRId32 " has %s of %" PRId64 " bytes, rank 0 of %" PRId64, call,
                       r, name_of(m->kind), m->size, first->meeting.size);
+        SPOPS_REQUIRE(ctx, m->dtype == first->meeting.dtype,
+                      "%s: rank %" PRId32 " has %s of %s, rank 0 of %s", call, r, name_of(m->kind),
+                      spops_dtype_name(m->dtype), spops_dtype_name(first->meeting.dtype));
     }
     for (int32_t from = 0; from < group->num_ranks; ++from)
         for (int32_t to = 0; to < group->num_ranks; ++to) {
