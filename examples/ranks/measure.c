@@ -24,9 +24,8 @@ typedef spops_status (*part_function)(const part *p);
 struct part {
     ranks_network *n;
     part_function run;
-    int64_t number; /* a level, or bytes */
-    spops_sparseconv *const *convs;
-    const int64_t *rows;
+    int64_t number; /* a level, bytes, or a half */
+    const ranks_halves *halves;
 };
 
 static spops_status run_forward(const part *p)
@@ -66,9 +65,19 @@ static spops_status run_sums(const part *p)
     return ranks_sums(p->n);
 }
 
-static spops_status run_convolve(const part *p)
+static spops_status run_half(const part *p)
 {
-    return ranks_convolve(p->n, p->convs, p->rows);
+    return ranks_convolve_half(p->n, p->halves, (int)p->number);
+}
+
+static spops_status run_beside(const part *p)
+{
+    return ranks_convolve_beside(p->n, p->halves);
+}
+
+static spops_status run_behind(const part *p)
+{
+    return ranks_convolve_behind(p->n);
 }
 
 static spops_status run_pass_on(const part *p)
@@ -158,17 +167,17 @@ static int time_part(part p, int launches, ranks_part *to)
 }
 
 /* A graph holds what ranks exchange, so all have one or none. */
-static int time_captured_step(ranks_network *n, int launches, ranks_measured *m)
+static int time_captured(part p, const char *name, int64_t bytes, int launches, ranks_measured *m)
 {
-    part p = {.n = n, .run = run_step};
+    ranks_network *n = p.n;
     graph *g = graph_capture(n->d, run_part, &p, 1);
     int failed = spops_comm_agree_sync(n->d->ctx, n->comm,
                                        g == NULL ? SPOPS_STATUS_NOT_SUPPORTED : SPOPS_STATUS_OK) !=
                  SPOPS_STATUS_OK;
 
-    if (failed) fprintf(stderr, "no step in a graph: %s\n", spops_last_error(n->d->ctx));
+    if (failed) fprintf(stderr, "no %s: %s\n", name, spops_last_error(n->d->ctx));
     if (!failed) {
-        ranks_part *to = add_part(m, "step, captured", n->halo_bytes, 0);
+        ranks_part *to = add_part(m, name, bytes, 0);
         failed = time_graph(n, g, launches, to);
         if (failed) --m->num_parts;
     }
@@ -178,14 +187,7 @@ static int time_captured_step(ranks_network *n, int launches, ranks_measured *m)
 
 /* ---- Interior and boundary ----------------------------------------------------------------------- */
 
-/* Plans onto the owned rows of each level that read ghosts, and onto the others. */
-typedef struct halves {
-    spops_kernel_map *maps[2][RANKS_LEVELS];
-    spops_sparseconv *convs[2][RANKS_LEVELS];
-    int64_t rows[2][RANKS_LEVELS];
-} halves;
-
-static void free_halves(halves *h)
+static void free_halves(ranks_halves *h)
 {
     for (int b = 0; b < 2; ++b)
         for (int l = 0; l < RANKS_LEVELS; ++l) {
@@ -215,7 +217,7 @@ static int find_boundary(const ranks_network *n, const ranks_level *level, char 
 
 /* Rows of one half, and its plan. */
 static int create_half(const ranks_network *n, int l, const char *reads_ghost,
-                       const int32_t *all_rows, int b, halves *h)
+                       const int32_t *all_rows, int b, ranks_halves *h)
 {
     const int64_t owned = n->levels[l].info.num_owned;
     int32_t *rows = (int32_t *)malloc((size_t)owned * 4 * sizeof *rows + 1), *at = NULL;
@@ -236,7 +238,7 @@ static int create_half(const ranks_network *n, int l, const char *reads_ghost,
     return failed;
 }
 
-static int create_halves(const ranks_network *n, halves *h)
+static int create_halves(const ranks_network *n, ranks_halves *h)
 {
     int failed = 0;
     for (int l = 0; l < n->num_levels && !failed; ++l) {
@@ -257,11 +259,12 @@ static int create_halves(const ranks_network *n, halves *h)
     return failed;
 }
 
-/* The convolutions of the two, forward. One rank has no boundary: its rows are all in the step. */
-static int time_halves(ranks_network *n, int launches, ranks_measured *m)
+/* The convolutions of the two, forward, and whether halos are worth hiding behind the first. One rank has no
+   boundary: its rows are all in the step. */
+static int time_halves(ranks_network *n, int launches, int captured, ranks_measured *m)
 {
     static const char *const names[] = {"interior rows", "boundary rows"};
-    halves h;
+    ranks_halves h;
     int failed;
 
     memset(&h, 0, sizeof h);
@@ -269,7 +272,7 @@ static int time_halves(ranks_network *n, int launches, ranks_measured *m)
     TRY(spops_comm_agree_sync(n->d->ctx, n->comm,
                               failed ? SPOPS_STATUS_OUT_OF_MEMORY : SPOPS_STATUS_OK));
     for (int b = 0; b < 2 && !failed; ++b) {
-        const part p = {.n = n, .run = run_convolve, .convs = h.convs[b], .rows = h.rows[b]};
+        const part p = {.n = n, .run = run_half, .number = b, .halves = &h};
         ranks_part *to = add_part(m, names[b], 0, 0);
         for (int l = 0; l < n->num_levels; ++l)
             to->rows += h.rows[b][l];
@@ -277,6 +280,12 @@ static int time_halves(ranks_network *n, int launches, ranks_measured *m)
     }
     for (int l = 0; l < n->num_levels; ++l)
         m->boundary[l] = h.rows[1][l];
+    if (captured && !failed) {
+        (void)time_captured((part){.n = n, .run = run_behind}, "halos before rows, captured", 0,
+                            launches, m);
+        (void)time_captured((part){.n = n, .run = run_beside, .halves = &h},
+                            "halos beside rows, captured", 0, launches, m);
+    }
     free_halves(&h);
     return failed;
 }
@@ -343,8 +352,10 @@ int ranks_measure(ranks_network *n, int launches, int captured, ranks_measured *
         time_part((part){.n = n, .run = run_forward}, launches, add_part(m, "forward", 0, 0)) ||
         time_part((part){.n = n, .run = run_backward}, launches, add_part(m, "backward", 0, 0)) ||
         time_part((part){.n = n, .run = run_update}, launches, add_part(m, "update", 0, 0)) ||
-        time_exchanges(n, launches, m) || (ranks > 1 && time_halves(n, launches, m)))
+        time_exchanges(n, launches, m) || (ranks > 1 && time_halves(n, launches, captured, m)))
         return 1;
-    if (captured) (void)time_captured_step(n, launches, m);
+    if (captured)
+        (void)time_captured((part){.n = n, .run = run_step}, "step, captured", n->halo_bytes,
+                            launches, m);
     return 0;
 }

@@ -421,14 +421,45 @@ spops_status ranks_norm_sums(ranks_network *n)
     return SPOPS_STATUS_OK;
 }
 
-spops_status ranks_convolve(ranks_network *n, spops_sparseconv *const *convs, const int64_t *rows)
+/* Into memory that nothing else uses meanwhile. */
+static spops_status convolve_half(ranks_network *n, const ranks_layer *l,
+                                  const ranks_halves *halves, int half)
+{
+    const spops_sparseconv *conv = halves->convs[half][l->level];
+    const int64_t rows = halves->rows[half][l->level];
+    if (conv == NULL) return SPOPS_STATUS_OK;
+    return spops_sparseconv_execute(n->d->ctx, conv, rows_of(n, l->in, 1), weights_of(n, l), NULL,
+                                    plain(n, n->levels[l->level].temporary, rows, l->out.cols));
+}
+
+spops_status ranks_convolve_half(ranks_network *n, const ranks_halves *halves, int half)
+{
+    for (int i = 0; i < n->num_layers; ++i)
+        if (n->layers[i].relation == WITHIN) PASS(convolve_half(n, &n->layers[i], halves, half));
+    return SPOPS_STATUS_OK;
+}
+
+spops_status ranks_convolve_beside(ranks_network *n, const ranks_halves *halves)
 {
     for (int i = 0; i < n->num_layers; ++i) {
         const ranks_layer *l = &n->layers[i];
-        if (l->relation != WITHIN || convs[l->level] == NULL) continue;
-        PASS(spops_sparseconv_execute(
-            n->d->ctx, convs[l->level], rows_of(n, l->in, 1), weights_of(n, l), NULL,
-            plain(n, n->levels[l->level].temporary, rows[l->level], l->out.cols)));
+        if (l->relation != WITHIN) continue;
+        spops_halo *halo = n->levels[l->level].halo;
+        PASS(spops_halo_begin(n->d->ctx, halo, rows_of(n, l->in, 0), rows_of(n, l->in, 1)));
+        PASS(convolve_half(n, l, halves, 0));
+        PASS(spops_halo_end(n->d->ctx, halo));
+        PASS(convolve_half(n, l, halves, 1));
+    }
+    return SPOPS_STATUS_OK;
+}
+
+spops_status ranks_convolve_behind(ranks_network *n)
+{
+    for (int i = 0; i < n->num_layers; ++i) {
+        const ranks_layer *l = &n->layers[i];
+        if (l->relation != WITHIN) continue;
+        const ranks_level *level = &n->levels[l->level];
+        PASS(multiply(n, l, plain(n, level->temporary, level->rows, l->out.cols)));
     }
     return SPOPS_STATUS_OK;
 }

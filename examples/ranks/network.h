@@ -103,9 +103,18 @@ spops_status ranks_halos(ranks_network *n, int level);
 spops_status ranks_norm_sums(ranks_network *n);
 spops_status ranks_sums(ranks_network *n);
 
-/* The products of layers within levels, forward, by plans of the caller that write other rows, at most as many
-   as a level has: [num_levels] each. */
-spops_status ranks_convolve(ranks_network *n, spops_sparseconv *const *convs, const int64_t *rows);
+/* Plans onto the owned rows of each level that read no ghost, 0, and onto the others, 1. NULL: no such row. */
+typedef struct ranks_halves {
+    spops_kernel_map *maps[2][RANKS_LEVELS];
+    spops_sparseconv *convs[2][RANKS_LEVELS];
+    int64_t rows[2][RANKS_LEVELS];
+} ranks_halves;
+
+/* The products of layers within levels, forward: of one half without halos; with each layer's halo, where rows
+   that read no ghost are computed beside it; and, without halves, all rows behind it. */
+spops_status ranks_convolve_half(ranks_network *n, const ranks_halves *halves, int half);
+spops_status ranks_convolve_beside(ranks_network *n, const ranks_halves *halves);
+spops_status ranks_convolve_behind(ranks_network *n);
 
 /* So many bytes to the next rank, and as many from the one before. Memory of gradients is written over. */
 spops_status ranks_pass_on(ranks_network *n, int64_t bytes);
