@@ -206,19 +206,19 @@ static spops_status stage_enqueue(network *n, int s)
     spops_context *ctx = n->d.ctx;
 
     if (n->parts & PLANS) {
-        TRY(spops_buckets_update(ctx, st->buckets, &st->cloud));
+        PASS(spops_buckets_update(ctx, st->buckets, &st->cloud));
         for (int w = 0; w < WINDOWS; ++w)
-            TRY(spops_patches_update_from_buckets(ctx, st->patches[w], st->buckets,
-                                                  &st->windows[w]));
-        if (st->pool != NULL) TRY(spops_pool_update(ctx, st->pool));
+            PASS(spops_patches_update_from_buckets(ctx, st->patches[w], st->buckets,
+                                                   &st->windows[w]));
+        if (st->pool != NULL) PASS(spops_pool_update(ctx, st->pool));
     }
     for (int b = 0; b < blocks_of[s]; ++b)
-        TRY(block_enqueue(&n->d, &st->blocks[b], &st->r, st->patches[b % WINDOWS], n->parts));
+        PASS(block_enqueue(&n->d, &st->blocks[b], &st->r, st->patches[b % WINDOWS], n->parts));
     if (s + 1 < STAGES && (n->parts & MOVES)) {
         stage *next = &n->stages[s + 1];
-        TRY(spops_pool_execute(ctx, st->pool, SPOPS_REDUCE_MEAN, st->r.coords, next->r.coords));
-        TRY(spops_pool_execute(ctx, st->pool, SPOPS_REDUCE_MAX, st->r.x, st->pooled));
-        TRY(product(&n->d, st->pooled, &st->widen, next->r.x));
+        PASS(spops_pool_execute(ctx, st->pool, SPOPS_REDUCE_MEAN, st->r.coords, next->r.coords));
+        PASS(spops_pool_execute(ctx, st->pool, SPOPS_REDUCE_MAX, st->r.x, st->pooled));
+        PASS(product(&n->d, st->pooled, &st->widen, next->r.x));
     }
     return SPOPS_STATUS_OK;
 }
@@ -226,9 +226,9 @@ static spops_status stage_enqueue(network *n, int s)
 static spops_status enqueue(void *user)
 {
     network *n = user;
-    if (n->parts & MOVES) TRY(product(&n->d, n->features, &n->embedding, n->stages[0].r.x));
+    if (n->parts & MOVES) PASS(product(&n->d, n->features, &n->embedding, n->stages[0].r.x));
     for (int s = 0; s < STAGES; ++s)
-        TRY(stage_enqueue(n, s));
+        PASS(stage_enqueue(n, s));
     return SPOPS_STATUS_OK;
 }
 
@@ -399,8 +399,8 @@ static spops_status ptv3_enqueue(void *user)
         const spops_matrix x = parameter_matrix(&p->x);
         spops_conv_layer layer = spops_conv_layer_default();
         layer.residual = &x;
-        TRY(spops_sparseconv_execute(p->n->d.ctx, p->conv, x, parameter_matrix(&p->conv_w), &layer,
-                                     p->r.x));
+        PASS(spops_sparseconv_execute(p->n->d.ctx, p->conv, x, parameter_matrix(&p->conv_w), &layer,
+                                      p->r.x));
     }
     return block_enqueue(&p->n->d, &p->b, &p->r, p->patches, p->parts);
 }

@@ -189,12 +189,6 @@ static spops_norm_options relu(void)
     return o;
 }
 
-#define TRY(call)                                                                                  \
-    do {                                                                                           \
-        const spops_status try_status = (call);                                                    \
-        if (try_status != SPOPS_STATUS_OK) return try_status;                                      \
-    } while (0)
-
 /* out = conv(relu(norm(x))) + residual */
 static spops_status forward(network *n, layer *l, spops_matrix x, const spops_matrix *residual,
                             spops_matrix out)
@@ -203,8 +197,8 @@ static spops_status forward(network *n, layer *l, spops_matrix x, const spops_ma
     spops_conv_layer tail = spops_conv_layer_default();
     tail.residual = residual;
     if (l->mean != NULL) {
-        TRY(spops_batchnorm_statistics_execute(n->d.ctx, x, &o, l->mean, l->var, NULL, NULL));
-        TRY(spops_batchnorm_execute(n->d.ctx, x, l->mean, l->var, NULL, NULL, &o, l->normalised));
+        PASS(spops_batchnorm_statistics_execute(n->d.ctx, x, &o, l->mean, l->var, NULL, NULL));
+        PASS(spops_batchnorm_execute(n->d.ctx, x, l->mean, l->var, NULL, NULL, &o, l->normalised));
         x = l->normalised;
     }
     return spops_pointconv_execute(n->d.ctx, l->conv, x, l->w, &tail, out);
@@ -217,8 +211,8 @@ static spops_status backward(network *n, layer *l, spops_matrix x, spops_matrix 
     if (l->mean == NULL)
         return spops_pointconv_execute_backward(n->d.ctx, l->conv, grad_out, x, l->w, NULL, &grad_x,
                                                 &l->grad_w, NULL);
-    TRY(spops_pointconv_execute_backward(n->d.ctx, l->conv, grad_out, l->normalised, l->w, NULL,
-                                         &l->grad_normalised, &l->grad_w, NULL));
+    PASS(spops_pointconv_execute_backward(n->d.ctx, l->conv, grad_out, l->normalised, l->w, NULL,
+                                          &l->grad_normalised, &l->grad_w, NULL));
     return spops_batchnorm_execute_backward(n->d.ctx, l->grad_normalised, x, l->mean, l->var, NULL,
                                             NULL, &o, grad_x, l->grad_gamma, l->grad_beta);
 }
@@ -241,10 +235,10 @@ static spops_status stage_forward(void *user)
 {
     network *n = user;
     stage *st = &n->stages[n->current];
-    TRY(forward(n, &st->first, input_of(n, n->current), NULL, st->rows[0]));
+    PASS(forward(n, &st->first, input_of(n, n->current), NULL, st->rows[0]));
     for (int i = 0; i < 2 * BLOCKS; i += 2) {
-        TRY(forward(n, &st->layers[i], st->rows[i], NULL, st->rows[i + 1]));
-        TRY(forward(n, &st->layers[i + 1], st->rows[i + 1], &st->rows[i], st->rows[i + 2]));
+        PASS(forward(n, &st->layers[i], st->rows[i], NULL, st->rows[i + 1]));
+        PASS(forward(n, &st->layers[i + 1], st->rows[i + 1], &st->rows[i], st->rows[i + 2]));
     }
     return SPOPS_STATUS_OK;
 }
@@ -255,9 +249,9 @@ static spops_status stage_backward(void *user)
     const int s = n->current;
     stage *st = &n->stages[s];
     for (int i = 2 * BLOCKS - 2; i >= 0; i -= 2) {
-        TRY(backward(n, &st->layers[i + 1], st->rows[i + 1], st->grads[i + 2], st->grads[i + 1]));
-        TRY(backward(n, &st->layers[i], st->rows[i], st->grads[i + 1], st->grads[i]));
-        TRY(add(n, st, st->grads[i + 2], st->grads[i]));
+        PASS(backward(n, &st->layers[i + 1], st->rows[i + 1], st->grads[i + 2], st->grads[i + 1]));
+        PASS(backward(n, &st->layers[i], st->rows[i], st->grads[i + 1], st->grads[i]));
+        PASS(add(n, st, st->grads[i + 2], st->grads[i]));
     }
     return backward(n, &st->first, input_of(n, s), st->grads[0],
                     s == 0 ? n->grad_x : n->stages[s - 1].grads[2 * BLOCKS]);

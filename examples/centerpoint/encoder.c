@@ -8,13 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TRY(call)                                                                                  \
-    if ((call) != SPOPS_STATUS_OK) {                                                               \
-        fprintf(stderr, "%s\n", spops_last_error(e->d->ctx));                                      \
-        return 1;                                                                                  \
-    }
-#define PASS(call)                                                                                 \
-    if ((status = (call)) != SPOPS_STATUS_OK) return status
+#define TRY(call) DEVICE_TRY(e->d, call)
 
 /* ---- Sets and maps -------------------------------------------------------------------------- */
 
@@ -321,7 +315,6 @@ static spops_status enqueue_dense(encoder *e)
 
 spops_status encoder_enqueue_part(encoder *e, int part)
 {
-    spops_status status;
     switch (part) {
     case PART_VOXELS: return enqueue_voxels(e);
     case PART_SETS:
@@ -344,7 +337,6 @@ spops_status encoder_enqueue_part(encoder *e, int part)
 /* The layers whose outputs are a level's. */
 static spops_status enqueue_layers_of(encoder *e, int level)
 {
-    spops_status status;
     for (int i = 0; i < e->net->num_layers; ++i)
         if (e->net->layers[i].level == level) PASS(encoder_enqueue_layer(e, i));
     return SPOPS_STATUS_OK;
@@ -355,7 +347,6 @@ static spops_status enqueue_layers_of(encoder *e, int level)
 spops_status encoder_enqueue_frame(encoder *e)
 {
     const device *d = e->d, *sets_on = &e->sets_on, *maps_on = &e->maps_on;
-    spops_status status;
 
     PASS(enqueue_voxels(e));
     if (device_follow(sets_on, d)) return SPOPS_STATUS_CUDA;

@@ -7,13 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TRY(call)                                                                                  \
-    if ((call) != SPOPS_STATUS_OK) {                                                               \
-        fprintf(stderr, "%s\n", spops_last_error(e->d->ctx));                                      \
-        return 1;                                                                                  \
-    }
-#define PASS(call)                                                                                 \
-    if ((status = (call)) != SPOPS_STATUS_OK) return status
+#define TRY(call) DEVICE_TRY(e->d, call)
 
 static size_t element_bytes(const engine *e)
 {
@@ -442,7 +436,6 @@ static spops_status enqueue_mlp(engine *e, int level, int i)
 {
     const spops_matrix x = matrix_of(e, level, X), h = matrix_of(e, level, H);
     const spops_matrix hidden = matrix_of(e, level, HIDDEN);
-    spops_status status;
 
     for (int64_t first = 0; first < x.rows; first += hidden.rows) {
         const int64_t n = x.rows - first < hidden.rows ? x.rows - first : hidden.rows;
@@ -479,7 +472,6 @@ static spops_status enqueue_logits(engine *e, int level, int i)
     const int64_t rows = e->o.max_rows[level];
     const spops_matrix logits =
         spops_matrix_dense(e->logits[level], rows, CHILDREN, SPOPS_DTYPE_F32);
-    spops_status status;
 
     PASS(enqueue_linear(e, level, i, matrix_of(e, level, X), NULL, SPOPS_ACTIVATION_RELU, logits));
     return spops_quantize_execute(
@@ -490,7 +482,6 @@ static spops_status enqueue_logits(engine *e, int level, int i)
 static spops_status enqueue_map(engine *e, int level)
 {
     spops_plan *const conv = (spops_plan *)e->convs[level];
-    spops_status status;
     PASS(spops_kernel_map_update(e->d->ctx, e->maps[level], e->sets[level], e->sets[level]));
     return spops_update(e->d->ctx, &conv, 1);
 }
@@ -498,7 +489,6 @@ static spops_status enqueue_map(engine *e, int level)
 static spops_status enqueue_to_space(engine *e, int level)
 {
     spops_context *ctx = e->d->ctx;
-    spops_status status;
     PASS(spops_channel_to_space_execute(ctx, e->sets[level - 1], e->sets[level], 2,
                                         matrix_of(e, level - 1, U), matrix_of(e, level, H)));
     return spops_channel_to_space_execute(ctx, e->sets[level - 1], e->sets[level], 2,
@@ -508,7 +498,6 @@ static spops_status enqueue_to_space(engine *e, int level)
 static spops_status enqueue_output(engine *e, int level, int i)
 {
     const spops_matrix h = matrix_of(e, level, H);
-    spops_status status;
     PASS(enqueue_norm(e, level, -1, matrix_of(e, level, X), SPOPS_ACTIVATION_NONE, h));
     return enqueue_linear(e, level, i, h, NULL, SPOPS_ACTIVATION_NONE,
                           spops_matrix_dense(e->out, h.rows, OUTPUT_CHANNELS, e->o.dtype));
@@ -550,7 +539,6 @@ spops_status engine_enqueue_op(engine *e, int i)
 spops_status engine_enqueue_frame(void *user)
 {
     engine *e = (engine *)user;
-    spops_status status;
     for (int i = 0; i < e->net->num_ops; ++i)
         PASS(engine_enqueue_op(e, i));
     return SPOPS_STATUS_OK;

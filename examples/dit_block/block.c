@@ -10,13 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TRY(call)                                                                                  \
-    if ((call) != SPOPS_STATUS_OK) {                                                               \
-        fprintf(stderr, "%s\n", spops_last_error(b->d->ctx));                                      \
-        return 1;                                                                                  \
-    }
-#define PASS(call)                                                                                 \
-    if ((status = (call)) != SPOPS_STATUS_OK) return status
+#define TRY(call) DEVICE_TRY(b->d, call)
 
 int linear_in(const block *b, int i)
 {
@@ -281,7 +275,6 @@ spops_status block_enqueue_part(block *b, int part)
 
 spops_status block_enqueue(void *user)
 {
-    spops_status status;
     for (int part = 0; part < NUM_PARTS; ++part)
         PASS(block_enqueue_part((block *)user, part));
     return SPOPS_STATUS_OK;

@@ -63,8 +63,8 @@ static int reserve_pillars(engine *e, int64_t max_rows)
     coords.box = &box;
     options.coords = &coords;
     options.max_cols = TAPE_FEATURES;
-    ENGINE_TRY(&e->base, spops_voxels_reserve(e->base.d->ctx, 3, e->base.max_points, max_rows,
-                                              &options, &e->base.voxels));
+    DEVICE_TRY(e->base.d, spops_voxels_reserve(e->base.d->ctx, 3, e->base.max_points, max_rows,
+                                               &options, &e->base.voxels));
     return 0;
 }
 
@@ -73,9 +73,9 @@ static int measure(engine *e, const scan *s, int64_t *max_rows)
 {
     int64_t n = 0;
     if (reserve_pillars(e, e->base.max_points) || tape_engine_upload(&e->base, s)) return 1;
-    ENGINE_TRY(&e->base, enqueue_part(&e->base, PART_PILLARS));
-    ENGINE_TRY(&e->base, spops_coords_get_num_rows_sync(e->base.d->ctx,
-                                                        spops_voxels_coords(e->base.voxels), &n));
+    DEVICE_TRY(e->base.d, enqueue_part(&e->base, PART_PILLARS));
+    DEVICE_TRY(e->base.d, spops_coords_get_num_rows_sync(e->base.d->ctx,
+                                                         spops_voxels_coords(e->base.voxels), &n));
     if (rows_with_room(n) > *max_rows) *max_rows = rows_with_room(n);
     spops_voxels_destroy(e->base.voxels);
     e->base.voxels = NULL;
@@ -95,7 +95,7 @@ static int create_sets(engine *e)
     capacity.same = 1;
     capacity.max_samples = 1;
     for (int i = 0; i < DSVT_PLANS; ++i) {
-        ENGINE_TRY(&e->base, spops_patches_reserve(e->base.d->ctx, &capacity, &e->sets[i]));
+        DEVICE_TRY(e->base.d, spops_patches_reserve(e->base.d->ctx, &capacity, &e->sets[i]));
         e->base.tape.patches[i] = e->sets[i];
     }
     return 0;
@@ -149,9 +149,9 @@ static spops_status enqueue_part(tape_engine *base, int part)
     switch (part) {
     case PART_PILLARS: return enqueue_pillars(e);
     case PART_SETS:
-        ENGINE_PASS(tape_engine_enqueue_count(base, base->d, 0, e->offsets));
+        PASS(tape_engine_enqueue_count(base, base->d, 0, e->offsets));
         for (int i = 0; i < DSVT_PLANS; ++i)
-            ENGINE_PASS(enqueue_sets(e, base->d->ctx, i));
+            PASS(enqueue_sets(e, base->d->ctx, i));
         return SPOPS_STATUS_OK;
     default: return tape_engine_enqueue_features(base);
     }
@@ -162,12 +162,12 @@ static spops_status enqueue_parts(tape_engine *base)
 {
     engine *e = (engine *)base;
 
-    ENGINE_PASS(enqueue_part(base, PART_PILLARS));
-    ENGINE_PASS(tape_engine_enqueue_count(base, base->d, 0, e->offsets));
+    PASS(enqueue_part(base, PART_PILLARS));
+    PASS(tape_engine_enqueue_count(base, base->d, 0, e->offsets));
     if (tape_engine_fork(base)) return SPOPS_STATUS_CUDA;
     for (int i = 0; i < DSVT_PLANS; ++i)
-        ENGINE_PASS(enqueue_sets(e, base->sides[i % TAPE_SIDES].ctx, i));
-    ENGINE_PASS(enqueue_part(base, PART_FEATURES));
+        PASS(enqueue_sets(e, base->sides[i % TAPE_SIDES].ctx, i));
+    PASS(enqueue_part(base, PART_FEATURES));
     return tape_engine_join(base) ? SPOPS_STATUS_CUDA : SPOPS_STATUS_OK;
 }
 
@@ -189,11 +189,11 @@ static int get_sizes(const tape_engine *base, tape_sizes *sizes)
 {
     const engine *e = (const engine *)base;
     memset(sizes, 0, sizeof *sizes);
-    ENGINE_TRY(base, spops_coords_get_num_rows_sync(base->d->ctx, spops_voxels_coords(base->voxels),
-                                                    &sizes->rows[0]));
+    DEVICE_TRY(base->d, spops_coords_get_num_rows_sync(
+                            base->d->ctx, spops_voxels_coords(base->voxels), &sizes->rows[0]));
     for (int i = 0; i < DSVT_PLANS; ++i) {
         spops_patches_info sets = spops_patches_info_default();
-        ENGINE_TRY(base, spops_patches_get_info_sync(base->d->ctx, e->sets[i], &sets));
+        DEVICE_TRY(base->d, spops_patches_get_info_sync(base->d->ctx, e->sets[i], &sets));
         sizes->keys[i] =
             sets.num_patches == 0 ? 0 : (double)sets.num_queries / (double)sets.num_patches;
     }

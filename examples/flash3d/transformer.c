@@ -151,17 +151,17 @@ spops_status block_enqueue(const device *d, const block *b, const stage_rows *r,
     up.bias = b->bias.data;
     up.activation = SPOPS_ACTIVATION_RELU;
 
-    if (parts & NORMS) TRY(normalise(d, b, r, 0));
+    if (parts & NORMS) PASS(normalise(d, b, r, 0));
     if (parts & ATTENTION) {
-        TRY(product(d, r->normed, &b->qkv, qkv));
-        TRY(spops_attention_execute(d->ctx, patches, columns(qkv, 0, c), columns(qkv, c, c),
-                                    columns(qkv, 2 * c, c), &attention, r->normed, NULL));
-        TRY(add_product(d, r->normed, &b->projection, r->x));
+        PASS(product(d, r->normed, &b->qkv, qkv));
+        PASS(spops_attention_execute(d->ctx, patches, columns(qkv, 0, c), columns(qkv, c, c),
+                                     columns(qkv, 2 * c, c), &attention, r->normed, NULL));
+        PASS(add_product(d, r->normed, &b->projection, r->x));
     }
-    if (parts & NORMS) TRY(normalise(d, b, r, 1));
+    if (parts & NORMS) PASS(normalise(d, b, r, 1));
     if (parts & FEED_FORWARD) {
-        TRY(spops_linear_execute(d->ctx, r->normed, parameter_matrix(&b->up), &up, r->wide));
-        TRY(add_product(d, r->wide, &b->down, r->x));
+        PASS(spops_linear_execute(d->ctx, r->normed, parameter_matrix(&b->up), &up, r->wide));
+        PASS(add_product(d, r->wide, &b->down, r->x));
     }
     return SPOPS_STATUS_OK;
 }

@@ -71,10 +71,4 @@ spops_status product(const device *d, spops_matrix x, const parameter *w, spops_
 /* Columns [first, first + cols) of a matrix. */
 spops_matrix columns(spops_matrix m, int64_t first, int64_t cols);
 
-#define TRY(call)                                                                                  \
-    do {                                                                                           \
-        const spops_status try_status = (call);                                                    \
-        if (try_status != SPOPS_STATUS_OK) return try_status;                                      \
-    } while (0)
-
 #endif

@@ -9,13 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TRY(call)                                                                                  \
-    if ((call) != SPOPS_STATUS_OK) {                                                               \
-        fprintf(stderr, "%s\n", spops_last_error(e->d->ctx));                                      \
-        return 1;                                                                                  \
-    }
-#define PASS(call)                                                                                 \
-    if ((status = (call)) != SPOPS_STATUS_OK) return status
+#define TRY(call) DEVICE_TRY(e->d, call)
 
 /* ---- Capacities ----------------------------------------------------------------------------- */
 
@@ -321,7 +315,6 @@ spops_status engine_enqueue_layer(engine *e, int i)
 
 spops_status engine_enqueue_layers(engine *e)
 {
-    spops_status status;
     for (int i = 0; i < e->net->num_layers; ++i)
         PASS(engine_enqueue_layer(e, i));
     return SPOPS_STATUS_OK;
@@ -330,7 +323,6 @@ spops_status engine_enqueue_layers(engine *e)
 spops_status engine_enqueue_frame(engine *e)
 {
     spops_context *side = e->side.ctx;
-    spops_status status;
     PASS(spops_voxels_update_coords(e->d->ctx, e->voxels, e->num_points, points_of(e), NULL));
     if (device_follow(&e->side, e->d)) return SPOPS_STATUS_CUDA;
     PASS(spops_voxels_update_segments(side, e->voxels, e->num_points, points_of(e), NULL));

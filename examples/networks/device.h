@@ -7,6 +7,22 @@
 #define NETWORKS_DEVICE_H
 
 #include <spops/spops.h>
+#include <stdio.h>
+
+/* A call that fails ends the function that makes it: with 1, once the message of d's context is written; or with
+   the call's status. */
+#define DEVICE_TRY(d, call)                                                                        \
+    do {                                                                                           \
+        if ((call) != SPOPS_STATUS_OK) {                                                           \
+            fprintf(stderr, "%s\n", spops_last_error((d)->ctx));                                   \
+            return 1;                                                                              \
+        }                                                                                          \
+    } while (0)
+#define PASS(call)                                                                                 \
+    do {                                                                                           \
+        const spops_status passed = (call);                                                        \
+        if (passed != SPOPS_STATUS_OK) return passed;                                              \
+    } while (0)
 
 typedef struct device {
     spops_backend_kind backend;

@@ -8,13 +8,7 @@
 
 #include "networks/draw.h"
 
-#define TRY(call)                                                                                  \
-    if ((call) != SPOPS_STATUS_OK) {                                                               \
-        fprintf(stderr, "%s\n", spops_last_error(t->d->ctx));                                      \
-        return 1;                                                                                  \
-    }
-#define PASS(call)                                                                                 \
-    if ((status = (call)) != SPOPS_STATUS_OK) return status
+#define TRY(call) DEVICE_TRY(t->d, call)
 
 /* ---- Where things are -------------------------------------------------------------------------- */
 
@@ -315,7 +309,6 @@ static spops_status forward_norm(const tape *t, const tape_step *s)
     const spops_matrix in = tape_value_matrix(t, s->in), out = tape_value_matrix(t, s->out);
     const float *mean = t->training ? s->mean : vector(t, s->scale);
     const float *var = t->training ? s->var : vector(t, s->shift);
-    spops_status status;
 
     if (s->kind == TAPE_LAYERNORM) {
         PASS(spops_layernorm_execute(t->d->ctx, in, vector(t, s->weight), vector(t, s->bias), &o,
@@ -395,7 +388,6 @@ static int is_in(const tape_step *s, tape_part part)
 
 spops_status tape_forward(tape *t, tape_part part)
 {
-    spops_status status;
     t->has_product = 0;
     for (int i = 0; i < t->num_steps; ++i) {
         const tape_step *s = &t->steps[i];
@@ -448,7 +440,6 @@ static spops_status backward_linear(tape *t, const tape_step *s, spops_matrix g)
     const spops_matrix w = weight(t, s->weight), grad_w = grad_weight(t, s->weight);
     const spops_matrix grad_x = tape_grad_matrix(t, s->in);
     spops_conv_layer layer = spops_conv_layer_default();
-    spops_status status;
 
     layer.num_rows = rows_of(t, s->in);
     if (d == NULL) return SPOPS_STATUS_CUDA;
@@ -483,7 +474,6 @@ static spops_status backward_conv(tape *t, const tape_step *s, spops_matrix g,
     const spops_matrix grad_w = grad_weight(t, s->weight);
     const spops_matrix in = tape_value_matrix(t, s->in), w = weight(t, s->weight);
     const device *d = device_of_weights(t);
-    spops_status status;
 
     if (d == NULL) return SPOPS_STATUS_CUDA;
     PASS(spops_sparseconv_execute_backward(d->ctx, t->convs[s->plan], g, in, w, NULL, NULL, &grad_w,
@@ -546,7 +536,6 @@ static spops_status backward_sum_and_norm(tape *t, const tape_step *s)
     const tape_step *next = s + 1;
     const spops_matrix total = tape_grad_matrix(t, s->out);
     spops_addnorm_options o = spops_addnorm_options_default();
-    spops_status status;
 
     o.num_rows = rows_of(t, s->in);
     o.epsilon = s->epsilon;
@@ -581,7 +570,6 @@ static spops_status backward_step(tape *t, const tape_step *s)
 {
     const spops_matrix g = tape_grad_matrix(t, s->out), to = tape_grad_matrix(t, s->in);
     const spops_matrix spare = matrix_of(t, s->in, t->spare[t->values[s->in].level]);
-    spops_status status;
 
     PASS(wait_for_readers(t, s->in));
     PASS(wait_for_readers(t, s->other));
@@ -622,7 +610,6 @@ static spops_status join(tape *t)
 
 spops_status tape_backward(tape *t, tape_part part)
 {
-    spops_status status;
     for (int i = t->num_steps; i-- > 0;) {
         const tape_step *s = &t->steps[i];
         if (!is_in(s, part)) continue;
@@ -642,7 +629,6 @@ spops_status tape_update(tape *t, float rate)
     const spops_matrix grads =
         spops_matrix_dense(t->grads, t->num_elements / 64, 64, SPOPS_DTYPE_F32);
     spops_add_options o = spops_add_options_default();
-    spops_status status;
 
     o.scale = -rate;
     PASS(spops_add_execute(t->d->ctx, wide, grads, &o, wide));

@@ -81,7 +81,7 @@ int tape_engine_upload(tape_engine *e, const scan *s)
 spops_status tape_engine_enqueue_features(tape_engine *e)
 {
     for (int i = 0; i < e->network->num_inputs; ++i)
-        ENGINE_PASS(spops_segreduce_execute(
+        PASS(spops_segreduce_execute(
             e->d->ctx, spops_voxels_segments(e->voxels), e->network->reduce,
             spops_matrix_dense(e->features[i], e->max_points, TAPE_FEATURES, e->tape.dtype), NULL,
             tape_value_matrix(&e->tape, i), NULL));
@@ -128,13 +128,13 @@ spops_status tape_engine_enqueue_frame(void *user)
     tape_engine *e = (tape_engine *)user;
     const tape_part all = {-1, -1};
 
-    if (!e->one_stream) ENGINE_PASS(e->network->enqueue_parts(e));
+    if (!e->one_stream) PASS(e->network->enqueue_parts(e));
     for (int part = 0; part < e->network->num_parts && e->one_stream; ++part)
-        ENGINE_PASS(e->network->enqueue_part(e, part));
-    ENGINE_PASS(enqueue_forward(e));
+        PASS(e->network->enqueue_part(e, part));
+    PASS(enqueue_forward(e));
     if (!e->tape.training) return SPOPS_STATUS_OK;
-    ENGINE_PASS(tape_loss(&e->tape));
-    ENGINE_PASS(tape_backward(&e->tape, all));
+    PASS(tape_loss(&e->tape));
+    PASS(tape_backward(&e->tape, all));
     return tape_update(&e->tape, 1e-7f);
 }
 
@@ -160,7 +160,7 @@ int tape_engine_make_cloud(tape_engine *e, int level, const spops_coords *coords
 {
     spops_coords_view view = spops_coords_view_default();
 
-    ENGINE_TRY(e, spops_coords_get_view(e->d->ctx, coords, &view));
+    DEVICE_TRY(e->d, spops_coords_get_view(e->d->ctx, coords, &view));
     *offsets = (int32_t *)device_alloc(e->d, 2 * sizeof(int32_t));
     if (*offsets == NULL) return 1;
     cloud->points = spops_matrix_dense_const(view.rows + 1, view.max_rows, 3, SPOPS_DTYPE_I32);

@@ -90,17 +90,4 @@ spops_status tape_engine_enqueue_count(const tape_engine *e, const device *d, in
 /* Every side's stream waits for the main one, or the main one for every side's. */
 int tape_engine_fork(const tape_engine *e);
 int tape_engine_join(const tape_engine *e);
-
-/* After a call that waits or makes a plan; and of one that is enqueued. */
-#define ENGINE_TRY(e, call)                                                                        \
-    if ((call) != SPOPS_STATUS_OK) {                                                               \
-        fprintf(stderr, "%s\n", spops_last_error((e)->d->ctx));                                    \
-        return 1;                                                                                  \
-    }
-#define ENGINE_PASS(call)                                                                          \
-    do {                                                                                           \
-        const spops_status passed = (call);                                                        \
-        if (passed != SPOPS_STATUS_OK) return passed;                                              \
-    } while (0)
-
 #endif

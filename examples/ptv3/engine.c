@@ -58,8 +58,8 @@ static int reserve_voxels(engine *e, int64_t max_voxels)
     options.coords = &coords;
     options.max_cols = TAPE_FEATURES;
     options.points = SPOPS_VOXEL_POINTS_FIRST;
-    ENGINE_TRY(&e->base, spops_voxels_reserve(e->base.d->ctx, 3, e->base.max_points, max_voxels,
-                                              &options, &e->base.voxels));
+    DEVICE_TRY(e->base.d, spops_voxels_reserve(e->base.d->ctx, 3, e->base.max_points, max_voxels,
+                                               &options, &e->base.voxels));
     return 0;
 }
 
@@ -74,8 +74,8 @@ static int reserve_pyramid(engine *e, const int64_t *max_rows)
     options.within = none;
     options.contents = SPOPS_MAP_PAIRS;
     options.max_rows = max_rows;
-    ENGINE_TRY(&e->base, spops_pyramid_reserve(e->base.d->ctx, spops_voxels_coords(e->base.voxels),
-                                               &options, &e->pyramid));
+    DEVICE_TRY(e->base.d, spops_pyramid_reserve(e->base.d->ctx, spops_voxels_coords(e->base.voxels),
+                                                &options, &e->pyramid));
     return 0;
 }
 
@@ -106,18 +106,18 @@ static int measure(engine *e, const scan *s, int64_t *max_rows)
     if (reserve_voxels(e, e->base.max_points) || tape_engine_upload(&e->base, s) ||
         reserve_pyramid(e, NULL))
         return 1;
-    ENGINE_TRY(&e->base, enqueue_part(&e->base, PART_VOXELS));
-    ENGINE_TRY(&e->base, spops_pyramid_update(ctx, e->pyramid));
-    ENGINE_TRY(&e->base, spops_pyramid_get_info_sync(ctx, e->pyramid, &info));
+    DEVICE_TRY(e->base.d, enqueue_part(&e->base, PART_VOXELS));
+    DEVICE_TRY(e->base.d, spops_pyramid_update(ctx, e->pyramid));
+    DEVICE_TRY(e->base.d, spops_pyramid_get_info_sync(ctx, e->pyramid, &info));
     for (int l = 0; l < PTV3_LEVELS; ++l)
         keep_larger(&max_rows[l], info.num_rows[l]);
     for (int i = 0; i <= PTV3_LEVELS; ++i) {
         const spops_kernel_shape kernel = kernel_of(i);
         spops_kernel_map_info found = spops_kernel_map_info_default();
         spops_kernel_map *map = NULL;
-        ENGINE_TRY(&e->base, spops_kernel_map_create(ctx, SPOPS_MAP_SUBMANIFOLD, &kernel,
-                                                     coords_of(e, i), NULL, &contents, &map));
-        ENGINE_TRY(&e->base, spops_kernel_map_get_info_sync(ctx, map, &found));
+        DEVICE_TRY(e->base.d, spops_kernel_map_create(ctx, SPOPS_MAP_SUBMANIFOLD, &kernel,
+                                                      coords_of(e, i), NULL, &contents, &map));
+        DEVICE_TRY(e->base.d, spops_kernel_map_get_info_sync(ctx, map, &found));
         keep_larger(&e->max_pairs[i], found.num_pairs);
         spops_kernel_map_destroy(map);
     }
@@ -144,9 +144,9 @@ static int create_conv(engine *e, int i)
                         : e->base.tape.training ? SPOPS_MAP_FOR_CONV_BACKWARD
                                                 : SPOPS_MAP_FOR_CONV;
     contents.max_pairs = e->max_pairs[i];
-    ENGINE_TRY(&e->base, spops_kernel_map_reserve(ctx, SPOPS_MAP_SUBMANIFOLD, &kernel,
-                                                  coords_of(e, i), NULL, &contents, &e->maps[i]));
-    ENGINE_TRY(&e->base, spops_kernel_map_get_info_sync(ctx, e->maps[i], &info));
+    DEVICE_TRY(e->base.d, spops_kernel_map_reserve(ctx, SPOPS_MAP_SUBMANIFOLD, &kernel,
+                                                   coords_of(e, i), NULL, &contents, &e->maps[i]));
+    DEVICE_TRY(e->base.d, spops_kernel_map_get_info_sync(ctx, e->maps[i], &info));
     if (e->base.tape.dtype == SPOPS_DTYPE_F16 && !e->base.tape.training && !e->implicit_gemm &&
         (info.contents & SPOPS_MAP_ORDER)) {
         e->implicit_gemm = 1;
@@ -157,7 +157,7 @@ static int create_conv(engine *e, int i)
     options.backward = e->base.tape.training;
     options.max_in_channels = options.max_out_channels = 512;
     if (e->implicit_gemm) options.dataflow = SPOPS_DATAFLOW_IMPLICIT_GEMM;
-    ENGINE_TRY(&e->base, spops_sparseconv_create(ctx, e->maps[i], &options, &e->convs[i]));
+    DEVICE_TRY(e->base.d, spops_sparseconv_create(ctx, e->maps[i], &options, &e->convs[i]));
     e->base.tape.convs[i] = e->convs[i];
     return 0;
 }
@@ -167,9 +167,9 @@ static int create_pool(engine *e, int l)
     spops_pool_options options = spops_pool_options_default();
     options.gradients = e->base.tape.training ? SPOPS_GRADIENTS_ALL : SPOPS_GRADIENTS_NONE;
     options.max_cols = 512;
-    ENGINE_TRY(&e->base, spops_pool_create(e->base.d->ctx,
-                                           spops_pyramid_map(e->pyramid, SPOPS_PYRAMID_DOWN, l),
-                                           &options, &e->pools[l]));
+    DEVICE_TRY(e->base.d, spops_pool_create(e->base.d->ctx,
+                                            spops_pyramid_map(e->pyramid, SPOPS_PYRAMID_DOWN, l),
+                                            &options, &e->pools[l]));
     e->base.tape.pools[l] = e->pools[l];
     return 0;
 }
@@ -182,7 +182,7 @@ static int reserve_patches_scratch(engine *e, const device *d, int first, int la
 
     for (int i = first * PTV3_CURVES; i < last * PTV3_CURVES; ++i)
         if (e->patches[i] != NULL) plans[num++] = e->patches[i];
-    ENGINE_TRY(&e->base,
+    DEVICE_TRY(e->base.d,
                spops_context_reserve(d->ctx, spops_patches_orders_scratch_bytes(plans, num)));
     return 0;
 }
@@ -199,7 +199,7 @@ static int create_patches(engine *e)
             (capacity.num_rows + engine_patch_rows(&e->base) - 1) / engine_patch_rows(&e->base) + 1;
         capacity.max_keys = capacity.num_rows + engine_patch_rows(&e->base);
         capacity.max_samples = 1;
-        ENGINE_TRY(&e->base,
+        DEVICE_TRY(e->base.d,
                    spops_patches_reserve(e->base.d->ctx, &capacity, &e->patches[s->plan]));
         e->base.tape.patches[s->plan] = e->patches[s->plan];
     }
@@ -278,7 +278,7 @@ static spops_status enqueue_maps(engine *e, spops_context *ctx, int first, int l
 
     for (int i = first; i < last; ++i) {
         const spops_coords *coords = coords_of(e, i);
-        ENGINE_PASS(spops_kernel_map_update(ctx, e->maps[i], coords, coords));
+        PASS(spops_kernel_map_update(ctx, e->maps[i], coords, coords));
         plans[num++] = (spops_plan *)e->convs[i];
     }
     return spops_update(ctx, plans, num);
@@ -336,7 +336,7 @@ static spops_status enqueue_part(tape_engine *base, int part)
     case PART_MAPS: return enqueue_maps(e, base->d->ctx, PTV3_WITHIN, 1 + PTV3_LEVELS);
     case PART_PATCHES:
         for (int l = 0; l < PTV3_LEVELS; ++l)
-            ENGINE_PASS(tape_engine_enqueue_count(base, base->d, l, e->offsets[l]));
+            PASS(tape_engine_enqueue_count(base, base->d, l, e->offsets[l]));
         return enqueue_patches(e, base->d->ctx, 0, PTV3_LEVELS);
     case PART_POOLS: return enqueue_pools(e, base->d->ctx);
     default: return tape_engine_enqueue_features(base);
@@ -352,14 +352,14 @@ static spops_status enqueue_parts(tape_engine *base)
     memset(e->made_maps, 0, sizeof e->made_maps);
     memset(e->made_patches, 0, sizeof e->made_patches);
     e->made_pools = 0;
-    ENGINE_PASS(enqueue_part(base, PART_VOXELS));
+    PASS(enqueue_part(base, PART_VOXELS));
     if (tape_engine_fork(base)) return SPOPS_STATUS_CUDA;
-    ENGINE_PASS(spops_pyramid_update(levels->ctx, e->pyramid));
+    PASS(spops_pyramid_update(levels->ctx, e->pyramid));
     if (device_follow(&sides[SIDE_MAPS], levels) || device_follow(&sides[SIDE_PATCHES], levels))
         return SPOPS_STATUS_CUDA;
     for (int l = 0; l < PTV3_LEVELS; ++l)
-        ENGINE_PASS(tape_engine_enqueue_count(
-            base, &sides[l == 0 ? SIDE_FINEST_PATCHES : SIDE_PATCHES], l, e->offsets[l]));
+        PASS(tape_engine_enqueue_count(base, &sides[l == 0 ? SIDE_FINEST_PATCHES : SIDE_PATCHES], l,
+                                       e->offsets[l]));
     return enqueue_part(base, PART_FEATURES);
 }
 
@@ -384,13 +384,13 @@ static spops_status enqueue_plan(tape_engine *base, const tape_step *s)
         side = &base->sides[s->plan == PTV3_STEM     ? SIDE_STEM
                             : s->plan == PTV3_WITHIN ? SIDE_FINEST_MAP
                                                      : SIDE_MAPS];
-        ENGINE_PASS(enqueue_maps(e, side->ctx, s->plan, s->plan + 1));
+        PASS(enqueue_maps(e, side->ctx, s->plan, s->plan + 1));
     } else if (is_attention) {
         side = &base->sides[is_finest ? SIDE_FINEST_PATCHES : SIDE_PATCHES];
-        ENGINE_PASS(enqueue_patches(e, side->ctx, is_finest ? 0 : 1, is_finest ? 1 : PTV3_LEVELS));
+        PASS(enqueue_patches(e, side->ctx, is_finest ? 0 : 1, is_finest ? 1 : PTV3_LEVELS));
     } else {
         side = &base->sides[SIDE_LEVELS];
-        ENGINE_PASS(enqueue_pools(e, side->ctx));
+        PASS(enqueue_pools(e, side->ctx));
     }
     return device_follow(base->d, side) ? SPOPS_STATUS_CUDA : SPOPS_STATUS_OK;
 }
@@ -426,18 +426,18 @@ static int get_sizes(const tape_engine *base, tape_sizes *sizes)
     spops_pyramid_info info = spops_pyramid_info_default();
 
     memset(sizes, 0, sizeof *sizes);
-    ENGINE_TRY(base, spops_pyramid_get_info_sync(base->d->ctx, e->pyramid, &info));
+    DEVICE_TRY(base->d, spops_pyramid_get_info_sync(base->d->ctx, e->pyramid, &info));
     for (int l = 0; l < PTV3_LEVELS; ++l)
         sizes->rows[l] = info.num_rows[l];
     for (int i = 0; i <= PTV3_LEVELS; ++i) {
         spops_kernel_map_info map = spops_kernel_map_info_default();
-        ENGINE_TRY(base, spops_kernel_map_get_info_sync(base->d->ctx, e->maps[i], &map));
+        DEVICE_TRY(base->d, spops_kernel_map_get_info_sync(base->d->ctx, e->maps[i], &map));
         sizes->pairs[i] = map.num_pairs;
     }
     for (int i = 0; i < PTV3_LEVELS * PTV3_CURVES; ++i) {
         spops_patches_info patches = spops_patches_info_default();
         if (e->patches[i] == NULL) continue;
-        ENGINE_TRY(base, spops_patches_get_info_sync(base->d->ctx, e->patches[i], &patches));
+        DEVICE_TRY(base->d, spops_patches_get_info_sync(base->d->ctx, e->patches[i], &patches));
         const double rows = (double)patches.num_queries, most = (double)engine_patch_rows(base);
         sizes->keys[i] = rows < most ? rows : most;
     }

@@ -7,11 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TRY(call)                                                                                  \
-    if ((call) != SPOPS_STATUS_OK) {                                                               \
-        fprintf(stderr, "%s\n", spops_last_error(n->d->ctx));                                      \
-        return 1;                                                                                  \
-    }
+#define TRY(call) DEVICE_TRY(n->d, call)
 
 /* ---- Levels -------------------------------------------------------------------------------------- */
 

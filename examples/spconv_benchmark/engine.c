@@ -9,13 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define TRY(call)                                                                                  \
-    if ((call) != SPOPS_STATUS_OK) {                                                               \
-        fprintf(stderr, "%s\n", spops_last_error(e->d->ctx));                                      \
-        return 1;                                                                                  \
-    }
-#define PASS(call)                                                                                 \
-    if ((status = (call)) != SPOPS_STATUS_OK) return status
+#define TRY(call) DEVICE_TRY(e->d, call)
 
 const double range_lower_m[3] = {-80, -80, -2}, range_upper_m[3] = {80, 80, 6}, voxel_m = 0.1;
 
@@ -261,7 +255,6 @@ spops_status engine_enqueue_pyramid(void *user)
 spops_status engine_enqueue_plans(void *user)
 {
     engine *e = (engine *)user;
-    spops_status status;
 
     for (int k = 0; k < BRANCHES; ++k)
         if (device_follow(&e->beside[k], e->d)) return SPOPS_STATUS_CUDA;
@@ -305,7 +298,6 @@ spops_status engine_enqueue_part_backward(engine *e, int p)
 
 spops_status engine_enqueue_layers(void *user)
 {
-    spops_status status;
     for (int p = 0; p < PARTS; ++p)
         PASS(engine_enqueue_part((engine *)user, p));
     return SPOPS_STATUS_OK;
@@ -313,7 +305,6 @@ spops_status engine_enqueue_layers(void *user)
 
 spops_status engine_enqueue_layers_backward(void *user)
 {
-    spops_status status;
     for (int p = PARTS - 1; p >= 0; --p)
         PASS(engine_enqueue_part_backward((engine *)user, p));
     return SPOPS_STATUS_OK;
@@ -321,7 +312,6 @@ spops_status engine_enqueue_layers_backward(void *user)
 
 spops_status engine_enqueue_step(void *user)
 {
-    spops_status status;
     PASS(engine_enqueue_voxels(user));
     PASS(engine_enqueue_pyramid(user));
     PASS(engine_enqueue_plans(user));
