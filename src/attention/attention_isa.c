@@ -149,26 +149,6 @@ static const int32_t *rows_from(const int32_t *rows, int64_t first)
     return rows != NULL ? rows + first : NULL;
 }
 
-SPOPS_INLINE void load_row_of(int dtype, const char *src, int64_t n, float *dst)
-{
-    const size_t bytes = spops_element_bytes(dtype);
-    int64_t c = 0;
-    for (; c + LANES <= n; c += LANES)
-        spops_load_lanes(dtype, LANES, src + (size_t)c * bytes, dst + c);
-    for (; c < n; ++c)
-        dst[c] = spops_load_1(dtype, src + (size_t)c * bytes);
-}
-
-SPOPS_INLINE void store_row_of(int dtype, const float *src, int64_t n, char *dst)
-{
-    const size_t bytes = spops_element_bytes(dtype);
-    int64_t c = 0;
-    for (; c + LANES <= n; c += LANES)
-        spops_store_lanes(dtype, LANES, src + c, dst + (size_t)c * bytes);
-    for (; c < n; ++c)
-        spops_store_1(dtype, src[c], dst + (size_t)c * bytes);
-}
-
 // A head of the rows that a list names, to dst[i][dim], with zeros up to whole vectors.
 static void load_rows(const spops_attention_view *v, const int32_t *rows, int64_t n, int64_t head,
                       int64_t dim, float *dst)
@@ -178,8 +158,8 @@ static void load_rows(const spops_attention_view *v, const int32_t *rows, int64_
 #define SPOPS_DTYPE_FLOAT(NAME, name, bits, c_type, device_type)                                   \
     case SPOPS_DTYPE_##NAME:                                                                       \
         for (int64_t i = 0; i < n; ++i)                                                            \
-            load_row_of(SPOPS_DTYPE_##NAME, view_row(SPOPS_DTYPE_##NAME, v, rows[i], head), dim,   \
-                        dst + i * stride);                                                         \
+            spops_load_row(SPOPS_DTYPE_##NAME, view_row(SPOPS_DTYPE_##NAME, v, rows[i], head),     \
+                           dim, dst + i * stride);                                                 \
         break;
 #include "core/dtypes.def"
     default: break;
@@ -194,7 +174,7 @@ static void store_row(const spops_attention_view *v, int64_t row, int64_t head, 
     switch (v->dtype) {
 #define SPOPS_DTYPE_FLOAT(NAME, name, bits, c_type, device_type)                                   \
     case SPOPS_DTYPE_##NAME:                                                                       \
-        store_row_of(SPOPS_DTYPE_##NAME, src, dim, view_row(SPOPS_DTYPE_##NAME, v, row, head));    \
+        spops_store_row(SPOPS_DTYPE_##NAME, src, dim, view_row(SPOPS_DTYPE_##NAME, v, row, head)); \
         break;
 #include "core/dtypes.def"
     default: break;

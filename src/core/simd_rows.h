@@ -374,4 +374,50 @@ SPOPS_INLINE void spops_load_16_f4(const char *src, float scale, float *dst)
 #endif
 }
 
+// ---- As many elements as are known at run time, in steps whose width is a constant ---------------
+
+SPOPS_INLINE void spops_load_row(int dtype, const char *src, int64_t n, float *dst)
+{
+    const size_t bytes = spops_element_bytes(dtype);
+    int64_t c = 0;
+    for (; c + SPOPS_SIMD_LANES <= n; c += SPOPS_SIMD_LANES)
+        spops_load_lanes(dtype, SPOPS_SIMD_LANES, src + (size_t)c * bytes, dst + c);
+    for (; c < n; ++c)
+        dst[c] = spops_load_1(dtype, src + (size_t)c * bytes);
+}
+
+SPOPS_INLINE void spops_store_row(int dtype, const float *src, int64_t n, char *dst)
+{
+    const size_t bytes = spops_element_bytes(dtype);
+    int64_t c = 0;
+    for (; c + SPOPS_SIMD_LANES <= n; c += SPOPS_SIMD_LANES)
+        spops_store_lanes(dtype, SPOPS_SIMD_LANES, src + c, dst + (size_t)c * bytes);
+    for (; c < n; ++c)
+        spops_store_1(dtype, src[c], dst + (size_t)c * bytes);
+}
+
+// n of `width` lanes, which are 16; those after them get pad.
+SPOPS_INLINE void spops_load_part(int dtype, int width, const char *src, int n, float pad,
+                                  float *dst)
+{
+    const size_t bytes = spops_element_bytes(dtype);
+    int c = 0;
+    if (n == width) {
+        spops_load_lanes(dtype, width, src, dst);
+        return;
+    }
+    if (c + 8 <= n) {
+        spops_load_lanes(dtype, 8, src, dst);
+        c = 8;
+    }
+    if (c + 4 <= n) {
+        spops_load_lanes(dtype, 4, src + (size_t)c * bytes, dst + c);
+        c += 4;
+    }
+    for (; c < n; ++c)
+        dst[c] = spops_load_1(dtype, src + (size_t)c * bytes);
+    for (; c < width; ++c)
+        dst[c] = pad;
+}
+
 #endif

@@ -193,25 +193,14 @@ SPOPS_INLINE void load_4_vecs(int dtype, const char *src, float *dst)
     }
 }
 
-// n elements, in blocks of a width that the compiler knows.
-SPOPS_INLINE void load_row(int dtype, const char *src, int64_t n, float *dst)
-{
-    const size_t bytes = spops_element_bytes(dtype);
-    int64_t c = 0;
-    for (; c + LANES <= n; c += LANES)
-        spops_load_lanes(dtype, LANES, src + (size_t)c * bytes, dst + c);
-    for (; c < n; ++c)
-        dst[c] = spops_load_1(dtype, src + (size_t)c * bytes);
-}
-
-// The same of rows that are wide.
+// As spops_load_row, of rows that are wide.
 SPOPS_INLINE void load_wide_row(int dtype, const char *src, int64_t n, float *dst)
 {
     const size_t bytes = spops_element_bytes(dtype);
     int64_t c = 0;
     for (; c + 4 * LANES <= n; c += 4 * LANES) // all loads before the stores, which may alias
         load_4_vecs(dtype, src + (size_t)c * bytes, dst + c);
-    load_row(dtype, src + (size_t)c * bytes, n - c, dst + c);
+    spops_load_row(dtype, src + (size_t)c * bytes, n - c, dst + c);
 }
 
 // Columns of a row to blocks of `width` columns, [DEPTH][width] each.
@@ -220,7 +209,7 @@ SPOPS_INLINE void load_blocks(int dtype, const char *src, int64_t cols, float *d
     const size_t bytes = spops_element_bytes(dtype);
     for (; cols > width; cols -= width) {
         if (width == PANEL) // the same with a width that the compiler knows
-            load_row(dtype, src, PANEL, dst);
+            spops_load_row(dtype, src, PANEL, dst);
         else
             load_wide_row(dtype, src, width, dst);
         src += (size_t)width * bytes;
@@ -245,10 +234,10 @@ SPOPS_INLINE void load_rows_of(int dtype, spops_matrix x, const int32_t *rows, i
 {
     if (cols == PANEL) // in one block, and loops as short as they can be
         for (int64_t r = 0; r < n; ++r)
-            load_row(dtype, spops_element(dtype, x, rows[r], col), PANEL, dst + r * width);
+            spops_load_row(dtype, spops_element(dtype, x, rows[r], col), PANEL, dst + r * width);
     else if (cols < PANEL)
         for (int64_t r = 0; r < n; ++r)
-            load_row(dtype, spops_element(dtype, x, rows[r], col), cols, dst + r * width);
+            spops_load_row(dtype, spops_element(dtype, x, rows[r], col), cols, dst + r * width);
     else
         for (int64_t r = 0; r < n; ++r)
             load_blocks(dtype, spops_element(dtype, x, rows[r], col), cols, dst + r * width, width);
@@ -281,7 +270,7 @@ SPOPS_INLINE void load_plain(int dtype, spops_matrix w, int64_t row, int64_t col
             for (int v = 0; v < PANEL; v += LANES)
                 store_vec(last + d * PANEL + v, (vec){0.0f});
         if (cols <= PANEL)
-            load_row(dtype, spops_element(dtype, w, row + d, col), cols, dst + d * PANEL);
+            spops_load_row(dtype, spops_element(dtype, w, row + d, col), cols, dst + d * PANEL);
         else
             load_blocks(dtype, spops_element(dtype, w, row + d, col), cols, dst + d * PANEL, PANEL);
     }
@@ -354,7 +343,7 @@ SPOPS_INLINE void load_transposed(int dtype, spops_matrix w, int64_t row, int64_
             if (dtype == SPOPS_DTYPE_F32)
                 lines[i] = (const float *)(const void *)src;
             else
-                load_row(dtype, src, depth, loaded + i * DEPTH);
+                spops_load_row(dtype, src, depth, loaded + i * DEPTH);
         }
         int64_t d = 0;
         for (; d + 4 <= depth; d += 4)

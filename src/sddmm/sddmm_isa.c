@@ -7,25 +7,6 @@
 
 enum { LANES = 16, SUM_TERMS = 256 }; // terms that are added in f32 before f64 takes them
 
-// n <= LANES elements; the others 0.
-SPOPS_INLINE void load_some(int dtype, const char *from, int n, float *v)
-{
-    const size_t bytes = spops_element_bytes(dtype);
-    int c = 0;
-    if (n == LANES) {
-        spops_load_lanes(dtype, LANES, from, v);
-        return;
-    }
-    if (c + 8 <= n) {
-        spops_load_lanes(dtype, 8, from, v);
-        c = 8;
-    }
-    for (; c < n; ++c)
-        v[c] = spops_load_1(dtype, from + (size_t)c * bytes);
-    for (; c < LANES; ++c)
-        v[c] = 0.0f;
-}
-
 // ---- SDDMM --------------------------------------------------------------------------------------
 
 // acc[0 .. width - 1] += a * b, of a width that is a constant where this is inlined.
@@ -133,7 +114,7 @@ SPOPS_INLINE void load_weights(int dtype, const char *w, const strip_heads *head
         for (int c = 0; c < LANES; ++c)
             v[c] = weight;
     } else if (heads->is_own) {
-        load_some(dtype, from, n, v);
+        spops_load_part(dtype, LANES, from, n, 0.0f, v);
     } else { // those after the n-th meet zeros
         for (int c = 0; c < LANES; ++c)
             v[c] = spops_load_1(dtype, from + (size_t)heads->after_first[c] * bytes);
@@ -147,8 +128,9 @@ SPOPS_INLINE void add_terms(int dtype, const spops_spmm_args *args, int64_t begi
     float sum[LANES] = {0};
     for (int64_t p = begin; p < end; ++p) {
         float x[LANES], w[LANES];
-        load_some(dtype, spops_element(dtype, args->x, spops_pair_of(args->lists, p, 0), col), n,
-                  x);
+        spops_load_part(dtype, LANES,
+                        spops_element(dtype, args->x, spops_pair_of(args->lists, p, 0), col), n,
+                        0.0f, x);
         load_weights(dtype, spops_element(dtype, args->w, spops_term_of(args->lists, p), 0), &heads,
                      n, w);
 #pragma omp simd

@@ -45,29 +45,7 @@ SPOPS_INLINE tile tile_at(int64_t begin, int64_t end, int n)
     return t;
 }
 
-// n elements of a row, in steps whose width is a constant; the lanes after them get pad.
-SPOPS_INLINE void load_row(int dtype, const char *from, int n, float pad, float *v)
-{
-    const size_t bytes = spops_element_bytes(dtype);
-    int c = 0;
-    if (n == LANES) {
-        spops_load_lanes(dtype, LANES, from, v);
-        return;
-    }
-    if (c + 8 <= n) {
-        spops_load_lanes(dtype, 8, from, v);
-        c = 8;
-    }
-    if (c + 4 <= n) {
-        spops_load_lanes(dtype, 4, from + (size_t)c * bytes, v + c);
-        c += 4;
-    }
-    for (; c < n; ++c)
-        v[c] = spops_load_1(dtype, from + (size_t)c * bytes);
-    for (; c < LANES; ++c)
-        v[c] = pad;
-}
-
+// n elements of a row, in steps whose width is a constant.
 SPOPS_INLINE void store_row(int dtype, const float *v, int n, char *to)
 {
     const size_t bytes = spops_element_bytes(dtype);
@@ -96,7 +74,7 @@ SPOPS_INLINE void load_tile(int dtype, const spops_segment_softmax_args *args, s
         if (n == 1)
             v[i] = spops_load_1(dtype, from);
         else
-            load_row(dtype, from, n, pad, v + i * LANES);
+            spops_load_part(dtype, LANES, from, n, pad, v + i * LANES);
     }
     if (n == 1)
         for (int64_t i = t.terms; i < (int64_t)t.rows * LANES; ++i)
