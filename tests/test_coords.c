@@ -225,13 +225,8 @@ BackendTest(coords, create_refuses)
 static spops_coords *create_set(test_device *d, const cloud_rows *rows, spops_coords_search search)
 {
     spops_coords_options options = spops_coords_options_default();
-    spops_coords *coords = NULL;
-    int32_t *given = test_upload_i32(d, rows->rows, rows->n * (rows->dims + 1));
     options.search = search;
-    test_expect_ok(
-        d->ctx, spops_coords_create(d->ctx, rows->dims, rows->n, given, &options, &coords), "set");
-    test_free(d, given);
-    return coords;
+    return test_create_set(d, rows->dims, rows->n, rows->rows, &options);
 }
 
 // Kernels of every kind: strides, dilations, even sizes, paddings of both signs, lopsided ones.

@@ -9,6 +9,7 @@
 #include "core/context.h"
 #include "spops/spops.h"
 #include "support/device.h"
+#include "tests/support/coord_cases.h"
 #include "tests/support/params.h"
 #include "tests/support/random.h"
 #include "tests/support/values.h"
@@ -64,10 +65,8 @@ static cloud make_cloud(test_device *d, rows_of rows)
     const spops_kernel_shape two = spops_kernel_shape_cube(3, 2, 2, 1);
     spops_coords_view view = spops_coords_view_default();
     cloud c = {.rows = rows};
-    int32_t *at = test_upload_i32(d, rows.at[0], rows.n * 4);
 
-    test_expect_ok(d->ctx, spops_coords_create(d->ctx, 3, rows.n, at, NULL, &c.fine), "set");
-    test_free(d, at);
+    c.fine = test_create_set(d, 3, rows.n, rows.at[0], NULL);
     test_expect_ok(d->ctx, spops_coords_create_downsampled(d->ctx, c.fine, &two, NULL, &c.coarse),
                    "down");
     test_expect_ok(d->ctx,

@@ -301,12 +301,9 @@ BackendTest(kernel_map, workloads)
         for (int s = 0; s < 3; ++s) {
             if (test_quick() && s < 2) continue;
             spops_coords_options o = spops_coords_options_default();
-            spops_coords *coords = NULL;
             o.search = searches[s];
             o.max_grid_bytes = (size_t)1 << 30;
-            int32_t *given = test_upload_i32(&d, rows, 4 * n);
-            test_expect_ok(d.ctx, spops_coords_create(d.ctx, 3, n, given, &o, &coords), "workload");
-            test_free(&d, given);
+            spops_coords *coords = test_create_set(&d, 3, n, rows, &o);
             const map_case c = {SPOPS_MAP_SUBMANIFOLD, spops_kernel_shape_cube(3, 3, 1, 1),
                                 ALL_CONTENTS, 0, 0};
             held_map held = build(&d, d.ctx, &c, coords, NULL, files[f].name);
@@ -366,12 +363,8 @@ static spops_coords *ordered_set(test_device *d, int64_t n, const int32_t *rows,
                                  spops_coords_order order)
 {
     spops_coords_options options = spops_coords_options_default();
-    spops_coords *coords = NULL;
-    int32_t *given = test_upload_i32(d, rows, 4 * n);
     options.order = order;
-    test_expect_ok(d->ctx, spops_coords_create(d->ctx, 3, n, given, &options, &coords), "set");
-    test_free(d, given);
-    return coords;
+    return test_create_set(d, 3, n, rows, &options);
 }
 
 static held_map map_of_shared(test_device *d, const spops_coords *set, const char *what)

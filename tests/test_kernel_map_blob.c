@@ -23,12 +23,7 @@ typedef struct saved_map {
 
 static spops_coords *set_of(test_device *d, const cloud_rows *rows)
 {
-    spops_coords *coords = NULL;
-    int32_t *given = test_upload_i32(d, rows->rows, rows->n * (rows->dims + 1));
-    test_expect_ok(d->ctx, spops_coords_create(d->ctx, rows->dims, rows->n, given, NULL, &coords),
-                   "set");
-    test_free(d, given);
-    return coords;
+    return test_create_set(d, rows->dims, rows->n, rows->rows, NULL);
 }
 
 static saved_map save_map(test_device *d, spops_kernel_map_kind kind, int32_t contents,

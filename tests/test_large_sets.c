@@ -132,12 +132,9 @@ static held_pair create(test_device *d, const large_cloud *cloud, const spops_co
                         const spops_kernel_shape *kernel, const char *what)
 {
     spops_kernel_map_options m = spops_kernel_map_options_default();
-    spops_coords *coords = NULL;
+    spops_coords *coords = test_create_set(d, 3, cloud->n, cloud->rows, o);
     spops_kernel_map *map = NULL;
-    int32_t *rows = test_upload_i32(d, cloud->rows, 4 * cloud->n);
     m.contents = CONTENTS;
-    test_expect_ok(d->ctx, spops_coords_create(d->ctx, 3, cloud->n, rows, o, &coords), what);
-    test_free(d, rows);
     test_expect_ok(
         d->ctx,
         spops_kernel_map_create(d->ctx, SPOPS_MAP_SUBMANIFOLD, kernel, coords, NULL, &m, &map),

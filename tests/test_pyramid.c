@@ -251,12 +251,7 @@ static const spops_coords_box grid_box = {{0, -80, -80, -80, 0}, {9, 80, 80, 80,
 
 static spops_coords *create_set(test_device *d, const cloud_rows *cloud)
 {
-    spops_coords *coords = NULL;
-    int32_t *rows = test_upload_i32(d, cloud->rows, cloud->n * (cloud->dims + 1));
-    test_expect_ok(d->ctx, spops_coords_create(d->ctx, cloud->dims, cloud->n, rows, NULL, &coords),
-                   "set");
-    test_free(d, rows);
-    return coords;
+    return test_create_set(d, cloud->dims, cloud->n, cloud->rows, NULL);
 }
 
 static spops_status set_all(spops_context *ctx, spops_coords *finest, spops_pyramid *pyramid,

@@ -525,12 +525,9 @@ static map8 make_map(test_device *d, test_cloud which, int64_t most, int32_t siz
     const spops_kernel_shape kernel = spops_kernel_shape_cube(3, size, 1, 1);
     spops_kernel_map_options o = spops_kernel_map_options_default();
     map8 m = {.taps = ref_num_taps(&kernel)};
-    int32_t *rows;
     if (cloud.n > most) cloud.n = most;
     m.set = ref_unique(cloud.dims, cloud.n, cloud.rows, NULL);
-    rows = test_upload_i32(d, m.set.rows, m.set.n * 4);
-    test_expect_ok(d->ctx, spops_coords_create(d->ctx, 3, m.set.n, rows, NULL, &m.coords), "set");
-    test_free(d, rows);
+    m.coords = test_create_set(d, 3, m.set.n, m.set.rows, NULL);
     o.contents = SPOPS_MAP_PAIRS | SPOPS_MAP_ORDER;
     test_expect_ok(
         d->ctx,

@@ -40,12 +40,7 @@ typedef struct conv_case {
 
 static spops_coords *create_set(test_device *d, const ref_set *set)
 {
-    spops_coords *coords = NULL;
-    int32_t *rows = test_upload_i32(d, set->rows, set->n * (set->dims + 1));
-    test_expect_ok(d->ctx, spops_coords_create(d->ctx, set->dims, set->n, rows, NULL, &coords),
-                   "set");
-    test_free(d, rows);
-    return coords;
+    return test_create_set(d, set->dims, set->n, set->rows, NULL);
 }
 
 // Outputs of a layer: the inputs themselves, or the set that the kernel reaches.

@@ -124,9 +124,7 @@ static spops_kernel_map *create_map(test_device *d, int32_t side, spops_coords *
         rows[4 * n + 3] = i % side;
         ++n;
     }
-    int32_t *device = test_upload_i32(d, rows, 4 * n);
-    test_expect_ok(d->ctx, spops_coords_create(d->ctx, 3, n, device, NULL, coords), "set");
-    test_free(d, device);
+    *coords = test_create_set(d, 3, n, rows, NULL);
     free(rows);
     options.contents = SPOPS_MAP_PAIRS | SPOPS_MAP_ORDER | SPOPS_MAP_REVERSE;
     test_expect_ok(d->ctx,

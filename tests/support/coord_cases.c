@@ -159,23 +159,24 @@ bool cloud_load_i32(const char *name, int64_t *rows, int64_t *cols, int32_t **va
 
 // ---- Copies -------------------------------------------------------------------------------------
 
-static void *upload(test_device *d, const void *values, size_t bytes)
-{
-    void *p = NULL;
-    if (bytes == 0) return NULL;
-    cr_assert(device_alloc(d->backend, bytes, &p) && device_upload(d->backend, p, values, bytes),
-              "%s", device_error());
-    return p;
-}
-
 float *test_upload_f32(test_device *d, const float *values, int64_t n)
 {
-    return (float *)upload(d, values, (size_t)n * sizeof *values);
+    return (float *)test_upload(d, values, (size_t)n * sizeof *values);
 }
 
 uint8_t *test_upload_u8(test_device *d, const uint8_t *values, int64_t n)
 {
-    return (uint8_t *)upload(d, values, (size_t)n);
+    return (uint8_t *)test_upload(d, values, (size_t)n);
+}
+
+spops_coords *test_create_set(test_device *d, int32_t dims, int64_t n, const int32_t *rows,
+                              const spops_coords_options *options)
+{
+    spops_coords *coords = NULL;
+    int32_t *given = test_upload_i32(d, rows, n * (dims + 1));
+    test_expect_ok(d->ctx, spops_coords_create(d->ctx, dims, n, given, options, &coords), "set");
+    test_free(d, given);
+    return coords;
 }
 
 static int32_t *fetch(test_device *d, const void *from, int64_t n)

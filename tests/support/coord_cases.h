@@ -37,6 +37,10 @@ bool cloud_load_i32(const char *name, int64_t *rows, int64_t *cols, int32_t **va
 float *test_upload_f32(test_device *d, const float *values, int64_t n);
 uint8_t *test_upload_u8(test_device *d, const uint8_t *values, int64_t n);
 
+// A set of n rows of the host; options may be NULL.
+spops_coords *test_create_set(test_device *d, int32_t dims, int64_t n, const int32_t *rows,
+                              const spops_coords_options *options);
+
 // A set as it is on the device: rows in use; item_row has max_items elements, or is NULL.
 typedef struct held_set {
     spops_coords_info info;

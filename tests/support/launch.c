@@ -213,7 +213,7 @@ void test_expect_ok(spops_context *ctx, spops_status status, const char *what)
               spops_last_error(ctx));
 }
 
-static void *upload(test_device *d, const void *values, size_t bytes)
+void *test_upload(test_device *d, const void *values, size_t bytes)
 {
     void *p = NULL;
     if (bytes == 0) return NULL;
@@ -224,12 +224,12 @@ static void *upload(test_device *d, const void *values, size_t bytes)
 
 int32_t *test_upload_i32(test_device *d, const int32_t *values, int64_t n)
 {
-    return (int32_t *)upload(d, values, (size_t)n * sizeof(int32_t));
+    return (int32_t *)test_upload(d, values, (size_t)n * sizeof(int32_t));
 }
 
 double *test_upload_f64(test_device *d, const double *values, int64_t n)
 {
-    return (double *)upload(d, values, (size_t)n * sizeof(double));
+    return (double *)test_upload(d, values, (size_t)n * sizeof(double));
 }
 
 void test_download_i32(test_device *d, int32_t *values, const int32_t *from, int64_t n)

@@ -67,6 +67,7 @@ void test_expect(spops_context *ctx, spops_status status, spops_status expected,
 void test_expect_ok(spops_context *ctx, spops_status status, const char *what);
 
 // A copy of n numbers where d runs (NULL for none); freed with test_free.
+void *test_upload(test_device *d, const void *values, size_t bytes);
 int32_t *test_upload_i32(test_device *d, const int32_t *values, int64_t n);
 double *test_upload_f64(test_device *d, const double *values, int64_t n);
 void test_download_i32(test_device *d, int32_t *values, const int32_t *from, int64_t n);
