@@ -180,6 +180,13 @@ spops_status spops_plan_check_sync(spops_context *ctx, const char *call, const c
     return ctx->backend->wait(ctx);
 }
 
+spops_status spops_note_overflow(spops_status status, int32_t level, int32_t *overflow_level)
+{
+    if (status != SPOPS_STATUS_CAPACITY_EXCEEDED) return status;
+    if (*overflow_level < 0) *overflow_level = level;
+    return SPOPS_STATUS_OK;
+}
+
 // What differs from 0, by name.
 static void log_fields(spops_log_line *line, const spops_plan *plan)
 {

@@ -197,6 +197,10 @@ spops_status spops_plan_check_refillable(spops_context *ctx, const char *call, c
 spops_status spops_plan_check_sync(spops_context *ctx, const char *call, const char *name,
                                    const void *plan);
 
+// The status of a part that lies at a level: that it has overflowed is noted, by the first such level (-1: none),
+// and is no failure.
+spops_status spops_note_overflow(spops_status status, int32_t level, int32_t *overflow_level);
+
 // For kinds without `read`: a handle, all zero but its base; NULL (message set on ctx) without memory;
 // and its end.
 void *spops_plan_alloc(spops_context *ctx, spops_plan_kind kind);

@@ -607,14 +607,6 @@ const spops_kernel_map *spops_pyramid_map(const spops_pyramid *pyramid,
     return NULL;
 }
 
-// A level or map that is fine or has overflowed, which is noted.
-static spops_status note_overflow(spops_status status, int32_t level, int32_t *overflow_level)
-{
-    if (status != SPOPS_STATUS_CAPACITY_EXCEEDED) return status;
-    if (*overflow_level < 0) *overflow_level = level;
-    return SPOPS_STATUS_OK;
-}
-
 spops_status spops_pyramid_get_info_sync(spops_context *ctx, const spops_pyramid *p,
                                          spops_pyramid_info *info)
 {
@@ -629,19 +621,20 @@ spops_status spops_pyramid_get_info_sync(spops_context *ctx, const spops_pyramid
     for (int32_t level = 0; level < p->choices.num_levels; ++level) {
         spops_coords_info coords = spops_coords_info_default();
         spops_kernel_map_info map = spops_kernel_map_info_default();
-        SPOPS_TRY(note_overflow(spops_coords_get_info_sync(ctx, p->levels[level], &coords), level,
-                                &overflow_level));
+        SPOPS_TRY(spops_note_overflow(spops_coords_get_info_sync(ctx, p->levels[level], &coords),
+                                      level, &overflow_level));
         found.num_rows[level] = coords.num_rows;
         found.max_rows[level] = coords.max_rows;
         if (p->within[level] != NULL) {
-            SPOPS_TRY(note_overflow(spops_kernel_map_get_info_sync(ctx, p->within[level], &map),
+            SPOPS_TRY(
+                spops_note_overflow(spops_kernel_map_get_info_sync(ctx, p->within[level], &map),
                                     level, &overflow_level));
             found.num_pairs[level] = map.num_pairs;
             found.max_pairs[level] = map.max_pairs;
         }
         if (p->down[level] != NULL) {
-            SPOPS_TRY(note_overflow(spops_kernel_map_get_info_sync(ctx, p->down[level], &map),
-                                    level, &overflow_level));
+            SPOPS_TRY(spops_note_overflow(spops_kernel_map_get_info_sync(ctx, p->down[level], &map),
+                                          level, &overflow_level));
             found.num_down_pairs[level] = map.num_pairs;
         }
     }

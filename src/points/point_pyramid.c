@@ -356,14 +356,6 @@ spops_status spops_point_pyramid_update(spops_context *ctx, spops_point_pyramid 
     return SPOPS_STATUS_OK;
 }
 
-// A level or neighbours that are fine or have overflowed, which is noted.
-static spops_status note_overflow(spops_status status, int32_t level, int32_t *overflow_level)
-{
-    if (status != SPOPS_STATUS_CAPACITY_EXCEEDED) return status;
-    if (*overflow_level < 0) *overflow_level = level;
-    return SPOPS_STATUS_OK;
-}
-
 spops_status spops_point_pyramid_get_info_sync(spops_context *ctx, const spops_point_pyramid *p,
                                                spops_point_pyramid_info *info)
 {
@@ -379,8 +371,8 @@ spops_status spops_point_pyramid_get_info_sync(spops_context *ctx, const spops_p
         spops_neighbors_info within = spops_neighbors_info_default();
         spops_neighbors_info down = spops_neighbors_info_default();
         spops_point_level_info coarser = spops_point_level_info_default();
-        SPOPS_TRY(note_overflow(spops_neighbors_get_info_sync(ctx, p->within[level], &within),
-                                level, &overflow_level));
+        SPOPS_TRY(spops_note_overflow(spops_neighbors_get_info_sync(ctx, p->within[level], &within),
+                                      level, &overflow_level));
         found.num_rows[level] = within.num_inputs;
         found.num_pairs[level] = within.num_pairs;
         if (level == 0) found.bad_offsets = within.bad_offsets;
@@ -388,11 +380,12 @@ spops_status spops_point_pyramid_get_info_sync(spops_context *ctx, const spops_p
             if (level == 0) found.num_dropped = within.num_dropped;
             break;
         }
-        SPOPS_TRY(note_overflow(spops_point_level_get_info_sync(ctx, p->levels[level], &coarser),
+        SPOPS_TRY(
+            spops_note_overflow(spops_point_level_get_info_sync(ctx, p->levels[level], &coarser),
                                 level + 1, &overflow_level));
         if (level == 0) found.num_dropped = coarser.num_dropped;
-        SPOPS_TRY(note_overflow(spops_neighbors_get_info_sync(ctx, p->down[level], &down), level,
-                                &overflow_level));
+        SPOPS_TRY(spops_note_overflow(spops_neighbors_get_info_sync(ctx, p->down[level], &down),
+                                      level, &overflow_level));
         found.num_down_pairs[level] = down.num_pairs;
     }
     found.overflow = overflow_level >= 0;
