@@ -287,8 +287,10 @@ static void deal(job *j, int ranks, int how)
 {
     j->ranks = ranks;
     j->has_first = how > 0;
-    for (int r = 0; r <= ranks; ++r)
-        j->first_chunk[r] = r == 0 ? 0 : r == ranks ? j->o->chunks : how == 1 ? (r + 1) / 2 : 0;
+    for (int r = 0; r <= ranks; ++r) {
+        const int half = (r + 1) / 2 < j->o->chunks ? (r + 1) / 2 : j->o->chunks;
+        j->first_chunk[r] = r == 0 ? 0 : r == ranks ? j->o->chunks : how == 1 ? half : 0;
+    }
 }
 
 /* Half the squared distance from the target. */
@@ -335,7 +337,7 @@ static int check_loss(const options *o, const ranks_cloud *c, const results *aft
 
 static int check(const options *o, const ranks_cloud *c)
 {
-    static const int counts[] = {1, 2, 3, 8};
+    const int all[] = {1, 2, 3, 8}, *const counts = o->ranks > 0 ? &o->ranks : all;
     static const char *const names[] = {"balanced", "skewed", "all rows on one rank"};
     job one = {.o = o, .cloud = c, .steps = STEPS};
     int wrong, moved = 0;
@@ -347,12 +349,11 @@ static int check(const options *o, const ranks_cloud *c)
     printf("%lld voxels, %lld parameters, %d of them with a gradient\n", (long long)c->n,
            (long long)one.r.num_parameters, moved);
     wrong = check_loss(o, c, &one.r);
-    for (int i = 0; i < 4; ++i)
+    for (int i = 0; i < (o->ranks > 0 ? 1 : 4); ++i)
         for (int how = 0; how < (counts[i] > 1 ? 3 : 1); ++how) {
             job many = {.o = o, .cloud = c, .steps = STEPS};
             int bad;
             deal(&many, counts[i], how);
-            if (o->ranks > 0 && o->ranks != counts[i]) continue;
             if (run_job(&many)) return 1;
             bad = differ(one.r.output, many.r.output, c->n * RANKS_OUTPUTS, "output") |
                   differ(one.r.gradients, many.r.gradients, one.r.num_parameters, "gradients") |
@@ -496,6 +497,74 @@ static int print_layers(const options *o)
     return 0;
 }
 
+/* ---- Options ------------------------------------------------------------------------------------- */
+
+/* The number of a word among `words`; -1, with a line, where it is none of them. */
+static int word_of(const char *name, const char *value, const char *const words[2])
+{
+    for (int i = 0; i < 2; ++i)
+        if (strcmp(value, words[i]) == 0) return i;
+    fprintf(stderr, "%s is %s, expected %s or %s\n", name, value, words[0], words[1]);
+    return -1;
+}
+
+/* An option and its value; not 0, with a line, where it cannot be. */
+static int take_option(options *o, const char *name, const char *value)
+{
+    static const char *const backends[] = {"cpu", "cuda"}, *const dtypes[] = {"f32", "f16"},
+                             *const clouds[] = {"ground", "gyroid"};
+    const struct {
+        const char *name;
+        int *to, least, most;
+    } numbers[] = {{"--levels", &o->levels, 2, RANKS_LEVELS},
+                   {"--time", &o->time_ranks, 1, RANKS_MOST},
+                   {"--ranks", &o->ranks, 1, RANKS_MOST},
+                   {"--graph", &o->graph, 0, 1},
+                   {"--launches", &o->launches, 1, 10000},
+                   {"--nccl", &o->nccl, 0, 1},
+                   {"--chunks", &o->chunks, 1, 4096},
+                   {"--any-dataflow", &o->any_dataflow, 0, 1},
+                   {"--layers", &o->layers, 0, 1},
+                   {"--timeout", &o->timeout, 1, 1000000}};
+    char *end = NULL;
+    const double number = strtod(value, &end);
+    const int is_number = end != value && *end == '\0';
+    int word = 0;
+
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; ++i)
+        if (strcmp(name, numbers[i].name) == 0) {
+            if (!is_number || !(number >= numbers[i].least && number <= numbers[i].most) ||
+                number != (int)number)
+                return fprintf(stderr, "%s is %s, expected %d to %d\n", name, value,
+                               numbers[i].least, numbers[i].most);
+            *numbers[i].to = (int)number;
+            return 0;
+        }
+    if (strcmp(name, "--width") == 0) {
+        o->width = number;
+        if (!is_number || !(number >= 0.03125 && number <= 64))
+            return fprintf(stderr, "%s is %s, expected 0.03125 to 64\n", name, value);
+    } else if (strcmp(name, "--voxels") == 0) {
+        if (!is_number || !(number >= 1 && number <= 2e9))
+            return fprintf(stderr, "%s is %s, expected 1 to 2e9\n", name, value);
+        o->voxels = (int64_t)number;
+    } else if (strcmp(name, "--backend") == 0) {
+        word = word_of(name, value, backends);
+        o->backend = word == 1 ? SPOPS_BACKEND_CUDA : SPOPS_BACKEND_CPU;
+    } else if (strcmp(name, "--dtype") == 0) {
+        word = word_of(name, value, dtypes);
+        o->dtype = word == 1 ? SPOPS_DTYPE_F16 : SPOPS_DTYPE_F32;
+    } else if (strcmp(name, "--cloud") == 0) {
+        word = word_of(name, value, clouds);
+        o->cloud = clouds[word == 1];
+    } else if (strcmp(name, "--output") == 0) {
+        o->output = value;
+    } else {
+        return fprintf(stderr, "%s: no such option\n", name);
+    }
+    return word < 0;
+}
+
 int main(int argc, char **argv)
 {
     options o = {.backend = SPOPS_BACKEND_CPU, .dtype = SPOPS_DTYPE_F32, .width = 0.125};
@@ -508,46 +577,10 @@ int main(int argc, char **argv)
     o.chunks = 16;
     o.timeout = 60;
     o.cloud = "ground";
-    for (int i = 1; i + 1 < argc; i += 2) {
-        const char *value = argv[i + 1];
-        if (strcmp(argv[i], "--backend") == 0)
-            o.backend = strcmp(value, "cuda") == 0 ? SPOPS_BACKEND_CUDA : SPOPS_BACKEND_CPU;
-        else if (strcmp(argv[i], "--dtype") == 0)
-            o.dtype = strcmp(value, "f16") == 0 ? SPOPS_DTYPE_F16 : SPOPS_DTYPE_F32;
-        else if (strcmp(argv[i], "--width") == 0)
-            o.width = atof(value);
-        else if (strcmp(argv[i], "--levels") == 0)
-            o.levels = atoi(value);
-        else if (strcmp(argv[i], "--voxels") == 0)
-            o.voxels = (int64_t)atof(value);
-        else if (strcmp(argv[i], "--time") == 0)
-            o.time_ranks = atoi(value);
-        else if (strcmp(argv[i], "--ranks") == 0)
-            o.ranks = atoi(value);
-        else if (strcmp(argv[i], "--graph") == 0)
-            o.graph = atoi(value);
-        else if (strcmp(argv[i], "--launches") == 0)
-            o.launches = atoi(value);
-        else if (strcmp(argv[i], "--nccl") == 0)
-            o.nccl = atoi(value);
-        else if (strcmp(argv[i], "--chunks") == 0)
-            o.chunks = atoi(value);
-        else if (strcmp(argv[i], "--any-dataflow") == 0)
-            o.any_dataflow = atoi(value);
-        else if (strcmp(argv[i], "--layers") == 0)
-            o.layers = atoi(value);
-        else if (strcmp(argv[i], "--timeout") == 0)
-            o.timeout = atoi(value);
-        else if (strcmp(argv[i], "--cloud") == 0)
-            o.cloud = strcmp(value, "gyroid") == 0 ? "gyroid" : "ground";
-        else if (strcmp(argv[i], "--output") == 0)
-            o.output = value;
-        else
-            return fprintf(stderr, "%s: no such option\n", argv[i]), 2;
+    for (int i = 1; i < argc; i += 2) {
+        if (i + 1 == argc) return fprintf(stderr, "%s: expected a value after it\n", argv[i]), 2;
+        if (take_option(&o, argv[i], argv[i + 1])) return 2;
     }
-    if (o.levels < 2 || o.levels > RANKS_LEVELS || o.time_ranks < 0 || o.time_ranks > RANKS_MOST ||
-        o.voxels < 1 || o.launches < 1 || o.chunks < 1 || o.timeout < 1 || !(o.width > 0))
-        return fprintf(stderr, "an option is out of range\n"), 2;
     if (o.layers) return print_layers(&o);
     if (o.cloud[1] == 'y' ? ranks_cloud_gyroid(&c, o.voxels) : ranks_cloud_ground(&c, o.voxels))
         return 1;

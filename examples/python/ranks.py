@@ -168,6 +168,8 @@ def main(arguments=None):
         parser.error("say --threads N, or start it by torchrun")
     if min(options.voxels, options.steps, 1 if options.threads is None else options.threads) < 1 or not 2 <= options.levels <= 5:
         parser.error("expected 1 or more threads, voxels and steps, and 2 to 5 levels")
+    if not 1 / 32 <= options.width <= 64:
+        parser.error(f"--width is {options.width}, expected 1/32 to 64")
     torch.manual_seed(3)
     start = MinkUNet(options.width, options.levels).state_dict()
     if options.threads is None:
