@@ -153,8 +153,10 @@ class Comm:
 
     def end_exchange(self) -> None:
         ctx = self._context()
-        self._moving = None
-        _fail(_exchange_end(ctx, self._open()), ctx)
+        try:
+            _fail(_exchange_end(ctx, self._open()), ctx)
+        finally:  # other ranks have read what was sent
+            self._moving = None
 
     def broadcast(self, rows: Tensor, root: int = 0) -> None:
         """rows of root become those of all ranks."""

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Communicators: ranks as threads on every device, and NCCL of one rank through torch.distributed."""
 import threading
+import weakref
 
 import pytest
 import torch
@@ -55,6 +56,32 @@ def test_exchange(device, n, beside):
     for r, (_, recv) in enumerate(results):
         expected = [results[o][0][sum(o + k for k in range(r)) :][: o + r] for o in range(n)]
         assert torch.equal(recv[:-1], torch.cat(expected)) and bool((recv[-1] == -1).all())
+
+
+def test_rows_on_the_way_are_kept(device, monkeypatch):
+    """What begin_exchange was given lives until end_exchange is through, though the caller has let it go."""
+    real, alive = sc._exchange_end, []
+
+    def body(comm):
+        send = torch.full((2, 1000), 7.0 + comm.rank, device=device)
+        recv = torch.zeros(2, 1000, device=device)
+        refs[comm.rank] = weakref.ref(send)
+        comm.begin_exchange(send, recv, [1, 1], [0, 1], [1, 1], [0, 1])
+        del send
+        comm.end_exchange()
+        comm.wait()
+        assert comm._moving is None
+        return recv.cpu()
+
+    def end(*arguments):
+        alive.append(all(ref() is not None for ref in refs if ref is not None))
+        return real(*arguments)
+
+    refs = [None, None]
+    monkeypatch.setattr(sc, "_exchange_end", end)
+    for recv in whole(*run_ranks(2, device, body)):
+        assert bool((recv[0] == 7).all()) and bool((recv[1] == 8).all())
+    assert len(alive) == 2 and alive[0]
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 8])
