@@ -242,10 +242,8 @@ BackendTest(gather, refuses)
         cr_assert(strncmp(spops_last_error(ctx), "gather_execute", 14) == 0, "%s", #call);         \
         test_expect(ctx, got, (expected), (fragment), #call);                                      \
         test_wait(&d);                                                                             \
-        for (int i = 2; i < 5; ++i) {                                                              \
-            guarded_download(all[i]);                                                              \
+        for (int i = 2; i < 5; ++i)                                                                \
             guarded_check_untouched(all[i], #call);                                                \
-        }                                                                                          \
     } while (0)
 
     REFUSED(invalid, "gradients = 0",

@@ -681,6 +681,7 @@ CaseTest(quantized, refused, every_case(NULL, 0, NULL, 0))
                                        0, spops_matrix_dense(w.data, 32, 16, SPOPS_DTYPE_I8),
                                        (float *)l.scalars.view.data),
         bad, "w has 7 rows, expected a multiple of taps = 2", "taps");
+    test_wait(&d);
     guarded_check_untouched(&l.y, "refused");
     free_layer(&l);
     spops_sparseconv_destroy(conv);

@@ -119,8 +119,9 @@ static void check_same(const guarded *g, size_t begin, size_t end, const char *w
     }
 }
 
-void guarded_check_untouched(const guarded *g, const char *what)
+void guarded_check_untouched(guarded *g, const char *what)
 {
+    guarded_download(g);
     check_same(g, 0, g->bytes, what);
 }
 

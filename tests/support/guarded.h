@@ -42,9 +42,10 @@ void guarded_fill_from(guarded *g, const double *values);
 void guarded_upload(guarded *g);
 void guarded_download(guarded *g);
 
+// All of it is as uploaded, where the device has ended; else the test fails with `what` in the message.
+void guarded_check_untouched(guarded *g, const char *what);
 // After a download. Each fails the test with `what` in the message.
-void guarded_check_untouched(const guarded *g, const char *what); // all of it is as uploaded
-void guarded_check_padding(const guarded *g, const char *what);   // what is no element is
+void guarded_check_padding(const guarded *g, const char *what); // what is no element is
 // A copy of the elements (to be freed), and their comparison bit for bit.
 unsigned char *guarded_elements(const guarded *g);
 void guarded_check_bits(const guarded *g, const unsigned char *elements, const char *what);
