@@ -14,9 +14,8 @@
 //
 // Sums are added in the order of k, 16 numbers at once, as igemm_sm90.cuh does: bits are the same.
 #include "kernels/core/sm90/pipeline.cuh"
-#include "kernels/core/sm90/tensor_map.cuh"
 #include "kernels/igemm/dense_sm90.cuh"
-#include "kernels/igemm/igemm_launch.cuh"
+#include "kernels/igemm/igemm_boxes.cuh"
 #include "spops/device/grid_dependency.cuh"
 
 namespace
@@ -36,6 +35,7 @@ struct deep_policy {
     static constexpr int COLS = 256, GROUPS = 2, UNITS = 3, STAGES = 4; // units of 64 rows
     static constexpr int own_cols = COLS / GROUPS;                      // of a group
     static constexpr int rows = 64 * UNITS, step = 64;                  // numbers of k in a stage
+    static constexpr int line_cols = 64;                                // of a line of W across k
     typedef warp_roles<GROUPS, 4, 1> roles;
     static constexpr int threads = roles::threads, multiplying = 128 * GROUPS;
     static constexpr bool moves_registers = true;
@@ -111,8 +111,7 @@ __device__ __forceinline__ void ask_for_residual(const epilogue_params &p, uint4
     for (int h = 0; h < 2; ++h) {
         got[h] = make_uint4(0, 0, 0, 0);
         if (p.residual != nullptr && row + 8 * h < rows && col < p.cols)
-            got[h] = *reinterpret_cast<const uint4 *>(static_cast<const uint16_t *>(p.residual) +
-                                                      (row + 8 * h) * p.residual_stride + col);
+            got[h] = eight_of_residual(p, row + 8 * h, col);
     }
 }
 
@@ -254,7 +253,7 @@ __global__ void __launch_bounds__(P::threads, 1) deep_kernel(const __grid_consta
     }
     grid_dependency_wait();
     grid_launch_dependents();
-    const int rows = p.num_rows != nullptr ? min(__ldg(p.num_rows), p.rows) : p.rows;
+    const int rows = rows_that_count(p);
     __syncthreads();
     run_roles<P>(
         [&](int warp) { deep_multiply<T, B>(p, block, rows, warp / 4, threadIdx.x % 128); },
@@ -275,22 +274,9 @@ template <class T, operand B>
 spops_status launch_form(spops_context *ctx, const spops_igemm_args *args, const weight_form &f)
 {
     deep_params p = {};
-    box_shape box = {};
-    box.data = args->x.data;
-    box.line = f.depth;
-    box.stride = args->x.row_stride;
-    box.lines = args->x.rows;
-    box.slabs = 1;
-    box.box_line = P::step;
-    box.box_lines = P::rows;
-    box.dtype = args->x.dtype;
-    SPOPS_TRY(encode_tensor_map(ctx, box, &p.x));
-    box.data = args->w.data;
-    box.line = B == ALONG_K ? f.depth : f.cols;
-    box.stride = 0;
-    box.lines = B == ALONG_K ? f.cols : f.depth;
-    box.box_lines = B == ALONG_K ? P::COLS : P::step;
-    SPOPS_TRY(encode_tensor_map(ctx, box, &p.w));
+    SPOPS_TRY(encode_tensor_map(ctx, box_of_rows(args->x, P::step, P::rows), &p.x));
+    SPOPS_TRY(
+        encode_tensor_map(ctx, box_of_weights<B>(args, f, P::step, P::COLS, P::line_cols), &p.w));
     p.num_rows = args->num_rows;
     p.rows = (int)args->x.rows;
     p.steps = (f.depth + P::step - 1) / P::step;

@@ -26,9 +26,8 @@
 // columns, and in this order they are eight neighbours of the output, 16 bytes of a row. Of 32 columns,
 // 8 q + 2 j + i changes places with 8 j + 2 q + i.
 #include "kernels/core/sm90/pipeline.cuh"
-#include "kernels/core/sm90/tensor_map.cuh"
 #include "kernels/igemm/dense_sm90.cuh"
-#include "kernels/igemm/igemm_launch.cuh"
+#include "kernels/igemm/igemm_boxes.cuh"
 #include "spops/device/grid_dependency.cuh"
 
 namespace
@@ -296,7 +295,7 @@ __device__ __forceinline__ void write_sums(const dense_params &p, const float (&
     }
 }
 
-template <class T, int COLS>
+template <int COLS>
 __device__ __forceinline__ void ask_for_residual(const epilogue_params &p,
                                                  uint4 (&residual)[COLS / 16], int row, int rows,
                                                  int col, int q)
@@ -308,9 +307,7 @@ __device__ __forceinline__ void ask_for_residual(const epilogue_params &p,
 #pragma unroll
     for (int i = 0; i < COLS / 16; ++i) {
         const int r = row + i % 2 * 8, c = col + i / 2 * 32 + 8 * q;
-        if (r < rows && c < p.cols)
-            residual[i] = *reinterpret_cast<const uint4 *>(static_cast<const T *>(p.residual) +
-                                                           r * p.residual_stride + c);
+        if (r < rows && c < p.cols) residual[i] = eight_of_residual(p, r, c);
     }
 }
 
@@ -363,7 +360,7 @@ __device__ void dense_multiply(const dense_params &p, const dense_block<P, B> &b
                 }
                 stage.advance(1, p.stages);
             }
-            ask_for_residual<T, P::COLS>(p.epilogue, residual, row, rows, col, q);
+            ask_for_residual<P::COLS>(p.epilogue, residual, row, rows, col, q);
             wgmma_wait<0>();
             pin_registers(sum);
             if (last) release_slot(block.barriers().empty(before.at), t % 32);
@@ -433,7 +430,7 @@ __global__ void __launch_bounds__(P::threads, 1)
         grid_dependency_wait();
         grid_launch_dependents();
     }
-    const int rows = p.num_rows != nullptr ? min(__ldg(p.num_rows), p.rows) : p.rows;
+    const int rows = rows_that_count(p);
     const int col = blockIdx.x % p.col_blocks * p.passes * P::COLS;
     __syncthreads();
     run_roles<P>(
@@ -512,37 +509,15 @@ dense_cut cut_of(const spops_context *ctx, const weight_form &f, int vectors)
                                     : cut_with<dense_policy<128>>(ctx, f, vectors);
 }
 
-template <class P, operand B>
-spops_status encode_w(spops_context *ctx, const spops_igemm_args *args, const weight_form &f,
-                      CUtensorMap *map)
-{
-    box_shape box = {};
-    box.data = args->w.data;
-    box.line = B == ALONG_K ? f.depth : f.cols;
-    box.lines = B == ALONG_K ? f.cols : f.depth;
-    box.slabs = 1;
-    box.box_line = chunk; // of k, or so many columns
-    box.box_lines = B == ALONG_K ? P::COLS : chunk;
-    box.dtype = args->x.dtype;
-    return encode_tensor_map(ctx, box, map);
-}
-
 template <class P, class T, operand B>
 spops_status launch_policy(spops_context *ctx, const spops_igemm_args *args, const weight_form &f,
                            const dense_cut &cut)
 {
     dense_params p = {};
-    box_shape box = {};
-    box.data = args->x.data;
-    box.line = f.depth;
-    box.stride = args->x.row_stride;
-    box.lines = args->x.rows;
-    box.slabs = 1;
-    box.box_line = chunk;
-    box.box_lines = unit_rows;
-    box.dtype = args->x.dtype;
-    SPOPS_TRY(encode_tensor_map(ctx, box, &p.x));
-    if constexpr (P::boxes) SPOPS_TRY((encode_w<P, B>(ctx, args, f, &p.w_map)));
+    SPOPS_TRY(encode_tensor_map(ctx, box_of_rows(args->x, chunk, unit_rows), &p.x));
+    if constexpr (P::boxes)
+        SPOPS_TRY(
+            encode_tensor_map(ctx, box_of_weights<B>(args, f, chunk, P::COLS, chunk), &p.w_map));
     p.w = args->w.data;
     p.num_rows = args->num_rows;
     p.rows = (int)args->x.rows;

@@ -18,6 +18,13 @@ inline bool dense_sm90_takes(const spops_igemm_args *args, const weight_form &f)
            !e.in_f32 && e.wide && (e.residual == nullptr || e.residual_wide);
 }
 
+// Eight numbers of 16 bits of the residual.
+__device__ __forceinline__ uint4 eight_of_residual(const epilogue_params &p, int row, int col)
+{
+    return *reinterpret_cast<const uint4 *>(static_cast<const uint16_t *>(p.residual) +
+                                            row * p.residual_stride + col);
+}
+
 // Blocks keep their columns of W (dense_sm90.cu), whatever the number of rows; where k is too long for that,
 // tiles of many rows (deep_sm90.cu), which know no scale and shift. These depend on the number of rows; bits do not, because igemm_sm90.cuh,
 // which has the others, adds in the same order.

@@ -56,6 +56,12 @@ inline epilogue_params epilogue_of(const spops_igemm_args *args)
     return e;
 }
 
+// Of p.rows, those that count, whose number may be on the device.
+template <class P> __device__ __forceinline__ int rows_that_count(const P &p)
+{
+    return p.num_rows != nullptr ? min(__ldg(p.num_rows), p.rows) : p.rows;
+}
+
 template <class T> __device__ __forceinline__ float number_of(T v);
 template <> __device__ __forceinline__ float number_of(__half v)
 {

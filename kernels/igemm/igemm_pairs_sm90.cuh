@@ -105,42 +105,20 @@ __device__ __forceinline__ void igemm_tell_pair(const igemm_pairs_params &p,
     barrier_arrive_copies(block.pair_full(n));
 }
 
-// igemm_finder.
-template <class P> struct igemm_pair_finder {
-    const igemm_pairs_params &p;
-    const igemm_pairs_block<P> &block;
-    int number, told = 0; // the last pair's from the counter, or in the share; the last told
-    igemm_pair_part part;
-    enum { NUMBER, PART, FOUND } state = NUMBER;
+// For igemm_finder.
+template <class P> struct igemm_pairs_of {
+    typedef igemm_pairs_params params;
+    typedef igemm_pairs_block<P> block_type;
+    typedef igemm_pair_part found_type;
 
-    __device__ igemm_pair_finder(const igemm_pairs_params &params, const igemm_pairs_block<P> &b,
-                                 int first_pair)
-        : p(params), block(b), number(first_pair)
+    __device__ static igemm_pair_part find(const params &p, const igemm_share &share, int number)
     {
+        return igemm_pair_of(p, share, number);
     }
-
-    __device__ void step()
+    __device__ static void wait_for_counters(const params &) {} // the kernel has waited
+    __device__ static void tell(const igemm_finder<igemm_pairs_of> &f, int n)
     {
-        if (state == FOUND) return;
-        const igemm_share share = igemm_share_of(block);
-        if (state == NUMBER) {
-            number = share.each > 0 ? number + 1 : (int)(gridDim.x + atomicAdd(p.tickets, 1));
-            state = PART;
-        } else {
-            part = igemm_pair_of(p, share, number);
-            state = FOUND;
-        }
-    }
-
-    // Tell pair n of the block, its first being 0 and known to all.
-    __device__ void tell(int n)
-    {
-        if (told >= n) return;
-        while (state != FOUND)
-            step();
-        igemm_tell_pair(p, block, n, part);
-        ++told;
-        state = NUMBER;
+        igemm_tell_pair(f.p, f.block, n, f.found);
     }
 };
 
@@ -220,7 +198,7 @@ __device__ void igemm_gather_pairs(const igemm_pairs_params &p, const igemm_pair
     int pair = 0;      // of the block
     int count = 0;     // of its taps
     uint32_t left = 0; // those from the next unit's on
-    igemm_pair_finder<P> finder(p, block, (int)load_shared_word(block.first_tile() + 8));
+    igemm_finder<igemm_pairs_of<P>> finder(p, block, (int)load_shared_word(block.first_tile() + 8));
     const auto enter = [&] {
         barrier_wait(block.pair_full(pair), pair / P::tile_slots % 2);
         const int4 part = load_shared4<int4>(block.pair_note(pair));

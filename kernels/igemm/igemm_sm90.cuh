@@ -169,7 +169,7 @@ __device__ __forceinline__ int4 igemm_tile(const igemm_sm90_params &p, int numbe
 __device__ __forceinline__ int4 igemm_row_tile(const igemm_sm90_params &p, int number)
 {
     if (p.tiles != nullptr) return igemm_tile(p, number);
-    const int rows = p.num_rows != nullptr ? min(__ldg(p.num_rows), p.rows) : p.rows;
+    const int rows = rows_that_count(p);
     const int64_t first = (int64_t)(number / p.col_tiles) * SPOPS_IGEMM_TILE_ROWS;
     if (first >= rows) return make_int4(0, 0, 0, 0);
     return make_int4((int)first, (int)first + min(rows - (int)first, SPOPS_IGEMM_TILE_ROWS), 0, 0);
@@ -306,18 +306,19 @@ __device__ __forceinline__ void igemm_leave(const igemm_sm90_params &p)
     }
 }
 
-// One gather lane finds the block's next tile ahead of time and tells the gather warps. It takes one step
-// a stage (a number from the counter, then the tile), so it never waits for memory.
-template <class P> struct igemm_finder {
-    const igemm_sm90_params &p;
-    const igemm_sm90_block<P> &block;
-    int number, told = 0; // the last tile's from the counter, or in the share
-    int4 tile;
-    enum { NUMBER, TILE, FOUND } state = NUMBER;
+// One gather lane finds what the block takes next, tiles or pairs of tiles, ahead of time and tells the gather warps. It
+// takes one step a stage (a number from the counter, then the rest), so it never waits for memory. Of: igemm_tiles_of, or
+// igemm_pairs_of.
+template <class Of> struct igemm_finder {
+    const typename Of::params &p;
+    const typename Of::block_type &block;
+    int number, told = 0; // the last one's from the counter, or in the share; those told
+    typename Of::found_type found;
+    enum { NUMBER, REST, FOUND } state = NUMBER;
 
-    __device__ igemm_finder(const igemm_sm90_params &params, const igemm_sm90_block<P> &b,
-                            int first_tile)
-        : p(params), block(b), number(first_tile)
+    __device__ igemm_finder(const typename Of::params &params, const typename Of::block_type &b,
+                            int first)
+        : p(params), block(b), number(first)
     {
     }
 
@@ -327,26 +328,46 @@ template <class P> struct igemm_finder {
         const igemm_share share = igemm_share_of(block);
         if (state == NUMBER) {
             number = share.each > 0 ? number + 1 : (int)(gridDim.x + atomicAdd(p.tickets, 1));
-            state = TILE;
+            state = REST;
         } else {
-            tile = share.each > 0 ? igemm_part(p, share, number) : igemm_tile(p, number);
+            found = Of::find(p, share, number);
             state = FOUND;
         }
     }
 
-    // Tell tile n of the block, its first being 0 and known to all.
+    // Tell number n of the block, its first being 0 and known to all.
     __device__ void tell(int n)
     {
         if (told >= n) return;
-        if (p.early) grid_dependency_wait(); // counters are those of the kernel before too
+        Of::wait_for_counters(p);
         while (state != FOUND)
             step();
-        const int slot = told % P::tile_slots;
-        barrier_wait(block.tiles().empty(slot), told / P::tile_slots % 2 ^ 1);
-        store_shared4(block.tile_note(slot), tile);
-        barrier_arrive(block.tiles().full(slot));
+        Of::tell(*this, n);
         ++told;
         state = NUMBER;
+    }
+};
+
+// Tiles, as their notes have them.
+template <class P> struct igemm_tiles_of {
+    typedef igemm_sm90_params params;
+    typedef igemm_sm90_block<P> block_type;
+    typedef int4 found_type;
+
+    __device__ static int4 find(const params &p, const igemm_share &share, int number)
+    {
+        return share.each > 0 ? igemm_part(p, share, number) : igemm_tile(p, number);
+    }
+    __device__ static void wait_for_counters(const params &p)
+    {
+        if (p.early) grid_dependency_wait(); // counters are those of the kernel before too
+    }
+    __device__ static void tell(const igemm_finder<igemm_tiles_of> &f, int)
+    {
+        const int slot = f.told % P::tile_slots;
+        barrier_wait(f.block.tiles().empty(slot), f.told / P::tile_slots % 2 ^ 1);
+        store_shared4(f.block.tile_note(slot), f.found);
+        barrier_arrive(f.block.tiles().full(slot));
     }
 };
 
@@ -436,7 +457,7 @@ __device__ void igemm_gather(const igemm_sm90_params &p, const igemm_sm90_block<
     int tiles = 0; // of the block that this warp has left
     int4 tile = P::SHARES ? load_shared4<int4>(block.first_tile()) : igemm_tile(p, blockIdx.x);
     int record = 0, k = warp / P::GROUPS; // of the tile, where the warp's next stage begins
-    igemm_finder<P> finder(p, block, tile.z);
+    igemm_finder<igemm_tiles_of<P>> finder(p, block, tile.z);
 
     // The warp's next unit, whose rows are asked for.
     const auto locate = [&](igemm_unit &u) {

@@ -4,9 +4,8 @@
 #ifndef SPOPS_KERNELS_IGEMM_IGEMM_SM90_LAUNCH_CUH
 #define SPOPS_KERNELS_IGEMM_IGEMM_SM90_LAUNCH_CUH
 
-#include "kernels/igemm/igemm_launch.cuh"
+#include "kernels/igemm/igemm_boxes.cuh"
 #include "kernels/igemm/igemm_sm90.cuh"
-#include "kernels/core/sm90/tensor_map.cuh"
 
 namespace spops
 {
@@ -50,25 +49,12 @@ spops_status fill_sm90_params(spops_context *ctx, const spops_igemm_args *args,
         !P::ADDS && p.col_tiles == 1 &&
         (p.epilogue.bias != nullptr || p.epilogue.scale != nullptr || p.epilogue.shift != nullptr);
 
-    box_shape box = {};
-    box.data = f.copied ? args->scratch : args->w.data;
-    box.line = B == ALONG_K ? f.padded_depth : f.cols;
-    box.lines = B == ALONG_K ? f.cols : f.depth;
-    box.slabs = f.taps;
-    box.box_line = B == ALONG_K ? p.record_bytes / f.bytes : P::line_cols;
-    box.box_lines = B == ALONG_K ? P::COLS : p.record_bytes / f.bytes;
-    box.dtype = args->x.dtype;
-    SPOPS_TRY(encode_tensor_map(ctx, box, &p.w));
-    if (!gathers) {
-        box.data = args->x.data;
-        box.line = f.depth;
-        box.stride = args->x.row_stride;
-        box.lines = args->x.rows;
-        box.slabs = 1;
-        box.box_line = 128 / f.bytes;
-        box.box_lines = SPOPS_IGEMM_GROUP_ROWS;
-        SPOPS_TRY(encode_tensor_map(ctx, box, &p.x));
-    }
+    const int record_numbers = p.record_bytes / f.bytes;
+    SPOPS_TRY(encode_tensor_map(
+        ctx, box_of_weights<B>(args, f, record_numbers, P::COLS, P::line_cols), &p.w));
+    if (!gathers)
+        SPOPS_TRY(encode_tensor_map(
+            ctx, box_of_rows(args->x, 128 / f.bytes, SPOPS_IGEMM_GROUP_ROWS), &p.x));
 
     blocks = (int64_t)ctx->info.num_processors * P::BLOCKS;
     most = args->schedule->max_tiles * p.col_tiles;
