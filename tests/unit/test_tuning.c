@@ -359,7 +359,7 @@ Test(tuning, every_head_has_a_tile)
                                    .sm80 = i & 4 || i & 2,
                                    .small = i & 8,
                                    .pairs = i & 32,
-                                   .together = i & 64,
+                                   .fused = i & 64,
                                    .bytes = i & 16 ? 4 : 2};
         if (at.bytes == 2 && !at.sm80) continue; // refused before
         for (at.dim = 1; at.dim <= 256; ++at.dim) {
