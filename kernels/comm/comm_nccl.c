@@ -389,7 +389,8 @@ static spops_status open_comm(spops_context *ctx, const spops_comm_nccl_args *ar
 // The first meeting connects all ranks with all, so that no later one has to.
 spops_status spops_cuda_comm_nccl_open(spops_context *ctx, const spops_comm_nccl_args *args)
 {
-    const spops_comm_meeting meeting = {args->call, SPOPS_COMM_BARRIER, 0, SPOPS_STATUS_OK, false};
+    const spops_comm_meeting meeting = {
+        .call = args->call, .kind = SPOPS_COMM_BARRIER, .refused = SPOPS_STATUS_OK};
     spops_status status = SPOPS_STATUS_OK;
     nccl_rank *r;
 
