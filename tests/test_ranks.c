@@ -990,6 +990,53 @@ static void refuse_partials(test_rank *r, part *p)
                    "out is at 0x1001, expected an address aligned to 4 bytes");
 }
 
+// Options that are good on each rank, but not the same.
+static void unequal_partitions(test_rank *r, const spops_coords *all,
+                               const spops_partition_options *good)
+{
+    static const int32_t first[2][3] = {{0, 2, 4}, {0, 3, 4}};
+    static const char *const words[] = {
+        "partition_create: options->num_chunks is 5 on rank 1, 4 on rank 0",
+        "partition_create: options->cell_log2 is 3 on rank 1, 4 on rank 0",
+        "partition_create: options->order is 2 on rank 1, 3 on rank 0",
+        "partition_create: options->first_chunk of rank 1 is not that of rank 0"};
+
+    for (int how = 0; how < 4; ++how) {
+        spops_partition_options o = *good;
+        spops_partition *partition = (spops_partition *)&o;
+        o.first_chunk = how == 3 ? first[r->rank] : NULL;
+        if (how == 0 && r->rank == 1) o.num_chunks = 5;
+        if (how == 1 && r->rank == 1) o.cell_log2 = 3;
+        if (how == 2 && r->rank == 1) o.order = SPOPS_COORDS_ORDER_MORTON;
+        test_rank_expect(r, spops_partition_create(r->ctx, r->comm, all, &o, &partition),
+                         SPOPS_STATUS_INVALID_ARGUMENT, words[how]);
+        RANK_CHECK(r, partition == NULL, "there is a partition");
+    }
+}
+
+static void unequal_halos(test_rank *r, const spops_partition *partition, const spops_coords *owned)
+{
+    static const int32_t reach[2][3] = {{1, 1, 1}, {1, 2, 1}};
+    static const char *const words[] = {
+        "halo_create: options->reach[1] is 2 on rank 1, 1 on rank 0",
+        "halo_create: options->max_cols is 9 on rank 1, 8 on rank 0"};
+    spops_chunk_sums *sums = (spops_chunk_sums *)&sums;
+
+    for (int how = 0; how < 2; ++how) {
+        spops_halo_options o = spops_halo_options_default();
+        spops_halo *halo = (spops_halo *)&o;
+        o.reach = how == 0 ? reach[r->rank] : NULL;
+        o.max_cols = how == 1 ? 8 + r->rank : 0;
+        test_rank_expect(r, spops_halo_create(r->ctx, r->comm, partition, owned, &o, &halo),
+                         SPOPS_STATUS_INVALID_ARGUMENT, words[how]);
+        RANK_CHECK(r, halo == NULL, "there is a halo");
+    }
+    test_rank_expect(r, spops_chunk_sums_create(r->ctx, r->comm, partition, 8 + r->rank, &sums),
+                     SPOPS_STATUS_INVALID_ARGUMENT,
+                     "chunk_sums_create: max_values is 9 on rank 1, 8 on rank 0");
+    RANK_CHECK(r, sums == NULL, "there are sums");
+}
+
 // Each rank has the same rows of a level; what is wrong on rank 1 alone is said on all.
 static void refuse_rank(test_rank *r)
 {
@@ -1018,6 +1065,7 @@ static void refuse_rank(test_rank *r)
                      SPOPS_STATUS_INVALID_ARGUMENT,
                      "partition_create: rank 1: options->first_chunk[2] is 2, expected "
                      "ascending numbers from 0 to 4");
+    unequal_partitions(r, all, &o);
     o.first_chunk = first;
     RANK_OK(r, spops_partition_create(r->ctx, r->comm, all, &o, &p.partition));
     // The rows are in chunks 0, 1 and 2 of four: two of rank 0 and one of rank 1.
@@ -1041,6 +1089,7 @@ static void refuse_rank(test_rank *r)
                      "halo_create: rank 0: options->reach[0] is 65, expected 0 to 16, as many "
                      "voxels as a cell has");
     h.reach = NULL;
+    unequal_halos(r, p.partition, is_first ? own : theirs);
     h.max_cols = 4;
     RANK_OK(r, spops_halo_create(r->ctx, r->comm, p.partition, is_first ? own : theirs, &h, &halo));
     RANK_OK(r, spops_halo_get_info(r->ctx, halo, &info));

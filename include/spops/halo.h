@@ -123,6 +123,7 @@ typedef struct spops_chunk_sums spops_chunk_sums;
  *
  * comm       All its ranks call; that of the partition. After its end nothing is summed.
  * partition  Not needed once they are made.
+ * max_values The same on all ranks.
  *
  * Memory    Where ctx runs: about max_values times 1 + (nodes that a rank sends) + (levels of the tree below
  *           one of them) numbers of f32, 6 for two ranks and 16 chunks.

@@ -234,6 +234,34 @@ spops_status spops_comm_agree_sync(spops_context *ctx, spops_comm *comm, spops_s
     return SPOPS_STATUS_OK;
 }
 
+spops_status spops_comm_check_same_sync(spops_context *ctx, spops_comm *comm, const char *call,
+                                        const spops_comm_choice *choices, int32_t count)
+{
+    const size_t size = (size_t)count, n = (size_t)comm->num_ranks * size;
+    int64_t own[SPOPS_COMM_MAX_CHOICES], *all = spops_host_alloc(ctx, n, sizeof *all);
+    spops_status status = spops_comm_agree_sync(
+        ctx, comm, all == NULL ? SPOPS_STATUS_OUT_OF_MEMORY : SPOPS_STATUS_OK);
+
+    for (int32_t i = 0; i < count; ++i)
+        own[i] = choices[i].value;
+    if (status == SPOPS_STATUS_OK)
+        status = spops_comm_gather_sync(ctx, comm, own, size * sizeof *own, all);
+    for (size_t i = size; status == SPOPS_STATUS_OK && i < n; ++i) {
+        const spops_comm_choice *c = &choices[i % size];
+        if (all[i] == all[i % size]) continue;
+        if (c->is_fingerprint)
+            status =
+                spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT,
+                           "%s: %s of rank %zu is not that of rank 0", call, c->name, i / size);
+        else
+            status = spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT,
+                                "%s: %s is %" PRId64 " on rank %zu, %" PRId64 " on rank 0", call,
+                                c->name, all[i], i / size, all[i % size]);
+    }
+    spops_host_free(ctx, all, n, sizeof *all);
+    return status;
+}
+
 // ---- Exchange -----------------------------------------------------------------------------------
 
 // Rows that follow each other without a gap, of any dtype.

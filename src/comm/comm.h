@@ -78,6 +78,19 @@ spops_status spops_comm_refuse(spops_context *ctx, spops_comm *comm, const char 
 spops_status spops_comm_refuse_call(spops_context *ctx, spops_comm *comm, const char *call,
                                     bool moves_rows, spops_status refused);
 
+// What must be the same on all ranks. A fingerprint is of more than a number: it says that ranks differ, not how.
+typedef struct spops_comm_choice {
+    const char *name;
+    int64_t value;
+    bool is_fingerprint;
+} spops_comm_choice;
+
+enum { SPOPS_COMM_MAX_CHOICES = 16 };
+
+// INVALID_ARGUMENT on all ranks where one chose otherwise than rank 0. Not captured, all ranks with as many.
+spops_status spops_comm_check_same_sync(spops_context *ctx, spops_comm *comm, const char *call,
+                                        const spops_comm_choice *choices, int32_t count);
+
 // A plan stands on comm, until the plan's end; the end of comm ends it too. Any thread.
 void spops_comm_join(spops_comm_link *link, spops_comm *comm);
 void spops_comm_leave(spops_comm_link *link);

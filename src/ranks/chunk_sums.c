@@ -198,6 +198,12 @@ spops_status spops_chunk_sums_create(spops_context *ctx, spops_comm *comm,
         status = fill_sums(ctx, call, comm, partition, max_values, s);
     }
     status = spops_comm_agree_sync(ctx, comm, status);
+    if (status == SPOPS_STATUS_OK) {
+        const spops_comm_choice choices[] = {
+            {"partition", spops_partition_fingerprint(partition), true},
+            {"max_values", max_values, false}};
+        status = spops_comm_check_same_sync(ctx, comm, call, choices, 2);
+    }
     if (status == SPOPS_STATUS_OK)
         *sums = s;
     else

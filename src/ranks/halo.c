@@ -239,6 +239,26 @@ static spops_status begin_halo(spops_context *ctx, const char *call, const spops
 
 // ---- What ranks say to each other ----------------------------------------------------------------
 
+static spops_status check_same(spops_context *ctx, const char *call, const halo_making *m,
+                               const spops_halo *h)
+{
+    static const char *const strides[SPOPS_MAX_DIMS] = {"options->stride[0]", "options->stride[1]",
+                                                        "options->stride[2]", "options->stride[3]"};
+    static const char *const reaches[SPOPS_MAX_DIMS] = {"options->reach[0]", "options->reach[1]",
+                                                        "options->reach[2]", "options->reach[3]"};
+    const spops_partition *p = m->partition;
+    spops_comm_choice choices[2 + 2 * SPOPS_MAX_DIMS] = {
+        {"partition", spops_partition_fingerprint(p), true},
+        {"options->max_cols", h->max_cols, false}};
+
+    for (int32_t a = 0; a < SPOPS_MAX_DIMS; ++a) {
+        choices[2 + a] =
+            (spops_comm_choice){strides[a], (int64_t)1 << (p->cell_log2 - m->shift[a]), false};
+        choices[2 + SPOPS_MAX_DIMS + a] = (spops_comm_choice){reaches[a], m->reach[a], false};
+    }
+    return spops_comm_check_same_sync(ctx, h->link.comm, call, choices, 2 + 2 * SPOPS_MAX_DIMS);
+}
+
 // How many rows each rank sends this one. A value is limited, so one rank's counts are many.
 static spops_status gather_counts(spops_context *ctx, spops_halo *h)
 {
@@ -473,6 +493,7 @@ spops_status spops_halo_create(spops_context *ctx, spops_comm *comm,
                                    : begin_halo(ctx, call, owned, options, &m, h);
     }
     SPOPS_TRY_GOTO(spops_comm_agree_sync(ctx, comm, status), status, end);
+    SPOPS_TRY_GOTO(check_same(ctx, call, &m, h), status, end);
     SPOPS_TRY_GOTO(gather_counts(ctx, h), status, end);
     SPOPS_TRY_GOTO(gather_chunk_rows(ctx, partition, h), status, end);
     SPOPS_TRY_GOTO(spops_comm_agree_sync(ctx, comm, finish_halo(ctx, &m, owned, h)), status, end);

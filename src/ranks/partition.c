@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/comm.h"
 #include "core/check.h"
 
 enum { DEFAULT_CHUNKS = 16, DEFAULT_CELL_LOG2 = 4 };
@@ -79,6 +80,28 @@ const spops_plan_ops spops_partition_plan_ops = {
     .file = &spops_partition_file,
     .destroy = destroy_partition,
 };
+
+// FNV-1a.
+static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes)
+{
+    for (size_t i = 0; i < bytes; ++i)
+        hash = (hash ^ ((const unsigned char *)data)[i]) * 0x100000001b3u;
+    return hash;
+}
+
+int64_t spops_partition_fingerprint(const spops_partition *p)
+{
+    const spops_coords_box box = spops_box_of(&p->cells);
+    const int32_t numbers[] = {p->cells.dims, p->num_chunks, p->num_ranks, p->cell_log2,
+                               (int32_t)p->order};
+    uint64_t hash = hash_bytes(0xcbf29ce484222325u, numbers, sizeof numbers);
+
+    hash = hash_bytes(hash, box.lower, sizeof box.lower);
+    hash = hash_bytes(hash, box.upper, sizeof box.upper);
+    hash = hash_bytes(hash, p->cuts, (size_t)p->num_chunks * sizeof *p->cuts);
+    hash = hash_bytes(hash, p->first_chunk, ((size_t)p->num_ranks + 1) * sizeof *p->first_chunk);
+    return (int64_t)hash;
+}
 
 static uint64_t code_of(const spops_partition *p, const int32_t *cell)
 {
@@ -203,8 +226,8 @@ static spops_status find_box(spops_context *ctx, spops_comm *comm, int32_t num_r
 {
     struct {
         spops_coords_box box;
-        int32_t dims, has_rows;
-    } own = {spops_box_of(&coords->arrays.layout), coords->arrays.layout.dims, num_rows > 0}, *all;
+        int32_t has_rows;
+    } own = {spops_box_of(&coords->arrays.layout), num_rows > 0}, *all;
     bool found = false;
     spops_status status = SPOPS_STATUS_OK;
 
@@ -219,12 +242,7 @@ static spops_status find_box(spops_context *ctx, spops_comm *comm, int32_t num_r
     }
     memset(box, 0, sizeof *box);
     for (int32_t r = 0; status == SPOPS_STATUS_OK && r < num_ranks; ++r) {
-        if (all[r].dims != own.dims)
-            status = spops_fail(ctx, SPOPS_STATUS_INVALID_ARGUMENT,
-                                "partition_create: coords has %" PRId32 " axes, and %" PRId32
-                                " on rank %" PRId32,
-                                own.dims, all[r].dims, r);
-        for (int32_t c = 0; all[r].has_rows && c <= own.dims; ++c) {
+        for (int32_t c = 0; all[r].has_rows && c <= coords->arrays.layout.dims; ++c) {
             const int32_t shift = c == 0 ? 0 : cell_log2;
             const int32_t lower = spops_floor_shift(all[r].box.lower[c], shift);
             const int32_t upper = spops_floor_shift(all[r].box.upper[c], shift);
@@ -427,10 +445,17 @@ static spops_status fill_partition(spops_context *ctx, const char *call, spops_c
                                    const spops_coords *coords, const spops_partition_options *o,
                                    spops_partition *p, making *m)
 {
+    const spops_comm_choice choices[] = {{"coords.dims", coords->arrays.layout.dims, false},
+                                         {"options->num_chunks", o->num_chunks, false},
+                                         {"options->cell_log2", o->cell_log2, false},
+                                         {"options->order", (int64_t)o->order, false}};
     spops_coords_box box;
     spops_status status = spops_coords_read_rows(ctx, coords, &m->num_rows, &m->rows);
 
-    if (comm != NULL) status = spops_comm_agree_sync(ctx, comm, status);
+    if (comm != NULL) {
+        SPOPS_TRY(spops_comm_agree_sync(ctx, comm, status));
+        status = spops_comm_check_same_sync(ctx, comm, call, choices, 4);
+    }
     SPOPS_TRY(status);
     SPOPS_TRY(find_box(ctx, comm, p->num_ranks, coords, m->num_rows, p->cell_log2, &box));
     // From here on a failure of this rank alone is that of all.
@@ -452,7 +477,10 @@ static spops_status fill_partition(spops_context *ctx, const char *call, spops_c
     if (status == SPOPS_STATUS_OK && o->first_chunk == NULL) deal_chunks(p);
     if (status == SPOPS_STATUS_OK && o->first_chunk != NULL)
         status = read_first_chunks(ctx, call, o->first_chunk, p);
-    return comm == NULL ? status : spops_comm_agree_sync(ctx, comm, status);
+    if (comm == NULL) return status;
+    SPOPS_TRY(spops_comm_agree_sync(ctx, comm, status));
+    const spops_comm_choice first = {"options->first_chunk", spops_partition_fingerprint(p), true};
+    return spops_comm_check_same_sync(ctx, comm, call, &first, 1);
 }
 
 spops_status spops_partition_create(spops_context *ctx, spops_comm *comm,

@@ -29,6 +29,9 @@ spops_status spops_partition_read_stride(spops_context *ctx, const char *call,
                                          const spops_partition *p, const int32_t *stride,
                                          int32_t log2[SPOPS_MAX_DIMS]);
 
+// Of where it is cut and who owns what: the same on all ranks.
+int64_t spops_partition_fingerprint(const spops_partition *p);
+
 // The chunk of a cell [1 + dims]; -1 outside of the partition's box.
 int32_t spops_partition_chunk(const spops_partition *p, const int32_t *cell);
 
