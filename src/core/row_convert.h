@@ -3,6 +3,8 @@
 #ifndef SPOPS_CORE_ROW_CONVERT_H
 #define SPOPS_CORE_ROW_CONVERT_H
 
+#include <string.h>
+
 #include "core/half.h"
 #include "core/matrix.h"
 
@@ -10,6 +12,13 @@
 static inline char *spops_row_element(spops_matrix m, int64_t row, int64_t col)
 {
     return (char *)m.data + spops_elements_bytes(m.dtype, row * m.row_stride + col);
+}
+
+// Zeros in rows begin to end - 1.
+static inline void spops_clear_rows(spops_matrix m, int64_t begin, int64_t end)
+{
+    for (int64_t row = begin; row < end; ++row)
+        memset(spops_row_element(m, row, 0), 0, spops_elements_bytes(m.dtype, m.cols));
 }
 
 // n elements from (row, col) on, as f32.

@@ -8,6 +8,7 @@
 
 #include "backends/backend_cpu.h"
 #include "core/integers.h"
+#include "core/row_convert.h"
 #include "core/rows_f64.h"
 #include "core/threads.h"
 #include "mvmr/mvmr_f64.h"
@@ -339,10 +340,7 @@ static void sum_tile(const spops_mvmr_table *table, const spops_mvmr_args *args,
 static void zero_rows(const void *work, int64_t begin, int64_t end)
 {
     const spops_mvmr_args *args = (const spops_mvmr_args *)work;
-    const int64_t cols = args->out.cols, stride = args->out.row_stride;
-    const size_t bytes = spops_dtype_bytes(args->out.dtype);
-    for (int64_t r = begin; r < end; ++r)
-        memset((char *)args->out.data + (size_t)(r * stride) * bytes, 0, (size_t)cols * bytes);
+    spops_clear_rows(args->out, begin, end);
 }
 
 // <g[row], x[from] w> of every triplet of a tile.

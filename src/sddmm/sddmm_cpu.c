@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // SDDMM and SpMM on the CPU: positions divided over threads; segments and pieces of the split ones.
-#include <string.h>
-
 #include "backends/backend_cpu.h"
+#include "core/row_convert.h"
 #include "core/rows_f64.h"
 #include "sddmm/sddmm_isa.h"
 #include "segments/walk_cpu.h"
@@ -61,11 +60,7 @@ static void sddmm_range(const void *work, int64_t begin, int64_t end)
 
 static void clear_rows(const void *work, int64_t begin, int64_t end)
 {
-    const spops_matrix out = ((const sddmm_work *)work)->args->out;
-    const size_t element = (size_t)spops_dtype_bits(out.dtype) / 8;
-    for (int64_t t = begin; t < end; ++t)
-        memset((char *)out.data + (size_t)(t * spops_row_step(out)) * element, 0,
-               (size_t)out.cols * element);
+    spops_clear_rows(((const sddmm_work *)work)->args->out, begin, end);
 }
 
 spops_status spops_cpu_sddmm(spops_context *ctx, const spops_sddmm_args *args)

@@ -2,9 +2,9 @@
 // Softmax within segments on the CPU: whole segments, and pieces of the split ones, each measured and
 // then written by one thread. Pieces combine in order, so the number of threads changes no bit.
 #include <math.h>
-#include <string.h>
 
 #include "backends/backend_cpu.h"
+#include "core/row_convert.h"
 #include "core/rows_f64.h"
 #include "segments/walk_cpu.h"
 #include "segops/softmax_isa.h"
@@ -149,11 +149,7 @@ static void emit_pieces(const void *work, int64_t begin, int64_t end)
 
 static void clear_rows(const void *work, int64_t begin, int64_t end)
 {
-    const spops_matrix out = ((const softmax_work *)work)->args->out;
-    const size_t element = (size_t)spops_dtype_bits(out.dtype) / 8;
-    for (int64_t t = begin; t < end; ++t)
-        memset((char *)out.data + (size_t)(t * spops_row_step(out)) * element, 0,
-               (size_t)out.cols * element);
+    spops_clear_rows(((const softmax_work *)work)->args->out, begin, end);
 }
 
 spops_status spops_cpu_segment_softmax(spops_context *ctx, const spops_segment_softmax_args *args)

@@ -5,6 +5,7 @@
 
 #include "backends/backend_cpu.h"
 #include "core/radix_sort.h"
+#include "core/row_convert.h"
 #include "segments/runs.h"
 #include "segops/value_keys.h"
 
@@ -116,13 +117,10 @@ static void write_sorted(const void *work, int64_t begin, int64_t end)
 static void leave_out(const void *work, int64_t begin, int64_t end)
 {
     const spops_segment_sort_args *args = ((const sort_work *)work)->args;
-    const size_t element = (size_t)spops_dtype_bits(args->values.dtype) / 8;
-    for (int64_t t = begin; t < end; ++t) {
-        memset((char *)args->values.data + (size_t)(t * spops_row_step(args->values)) * element, 0,
-               (size_t)args->values.cols * element);
+    spops_clear_rows(args->values, begin, end);
+    for (int64_t t = begin; t < end; ++t)
         for (int64_t c = 0; c < args->places.cols; ++c)
             spops_put_place(args->places, t, c, -1);
-    }
 }
 
 size_t spops_cpu_segment_sort_scratch_bytes(spops_context *ctx, const spops_segment_sort_args *args)

@@ -2,9 +2,8 @@
 // The first k of each segment on the CPU, a column at a time. A segment, or a piece of one, goes once
 // through a heap whose top is the last of the k that come first so far; heaps of pieces join the first
 // one's. All of it by keys and positions, which no two terms share: so the result depends on them alone.
-#include <string.h>
-
 #include "backends/backend_cpu.h"
+#include "core/row_convert.h"
 #include "segments/walk_cpu.h"
 #include "segops/value_keys.h"
 
@@ -176,11 +175,7 @@ static void scatter_columns(const void *work, int64_t begin, int64_t end)
 
 static void clear_rows(const void *work, int64_t begin, int64_t end)
 {
-    const spops_matrix out = ((const spops_scatter_places_args *)work)->out;
-    const size_t element = (size_t)spops_dtype_bits(out.dtype) / 8;
-    for (int64_t t = begin; t < end; ++t)
-        memset((char *)out.data + (size_t)(t * spops_row_step(out)) * element, 0,
-               (size_t)out.cols * element);
+    spops_clear_rows(((const spops_scatter_places_args *)work)->out, begin, end);
 }
 
 spops_status spops_cpu_scatter_places(spops_context *ctx, const spops_scatter_places_args *args)
