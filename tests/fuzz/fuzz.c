@@ -72,6 +72,44 @@ int32_t *fuzz_i32s(fuzz_input *input, int64_t n)
     return values;
 }
 
+spops_bev_ranks_out fuzz_ranks(fuzz_input *input, int64_t num_points, int64_t num_intervals)
+{
+    spops_bev_ranks_out ranks = spops_bev_ranks_out_default();
+    ranks.num_points = num_points;
+    ranks.num_intervals = num_intervals;
+    ranks.ranks_depth = fuzz_i32s(input, num_points);
+    ranks.ranks_feat = fuzz_i32s(input, num_points);
+    ranks.ranks_bev = fuzz_i32s(input, num_points);
+    ranks.interval_starts = fuzz_i32s(input, num_intervals);
+    ranks.interval_lengths = fuzz_i32s(input, num_intervals);
+    return ranks;
+}
+
+void fuzz_free_ranks(spops_bev_ranks_out *ranks)
+{
+    free(ranks->ranks_depth);
+    free(ranks->ranks_feat);
+    free(ranks->ranks_bev);
+    free(ranks->interval_starts);
+    free(ranks->interval_lengths);
+}
+
+spops_bev_intervals_out fuzz_intervals(fuzz_input *input, int64_t num_points, int64_t num_intervals)
+{
+    spops_bev_intervals_out intervals = spops_bev_intervals_out_default();
+    intervals.num_points = num_points;
+    intervals.num_intervals = num_intervals;
+    intervals.indices = fuzz_i32s(input, num_points);
+    intervals.intervals = fuzz_i32s(input, 3 * num_intervals);
+    return intervals;
+}
+
+void fuzz_free_intervals(spops_bev_intervals_out *intervals)
+{
+    free(intervals->indices);
+    free(intervals->intervals);
+}
+
 static float *floats(int64_t n, float value)
 {
     float *values = malloc((n > 0 ? (size_t)n : 1) * sizeof *values);
@@ -172,26 +210,16 @@ static void give_back_as_arrays(spops_context *ctx, const spops_bev_plan *plan,
                                 const spops_bev_plan_info *info)
 {
     fuzz_input input = {NULL, 0, 0}; // zeros
-    spops_bev_ranks_out ranks = spops_bev_ranks_out_default();
+    spops_bev_ranks_out ranks;
     spops_bev_ranks given;
     spops_bev_plan *again = NULL;
-    ranks.num_points = info->num_points;
-    ranks.num_intervals = info->num_intervals;
-    ranks.ranks_depth = fuzz_i32s(&input, info->num_points);
-    ranks.ranks_feat = fuzz_i32s(&input, info->num_points);
-    ranks.ranks_bev = fuzz_i32s(&input, info->num_points);
-    ranks.interval_starts = fuzz_i32s(&input, info->num_intervals);
-    ranks.interval_lengths = fuzz_i32s(&input, info->num_intervals);
+    ranks = fuzz_ranks(&input, info->num_points, info->num_intervals);
     given = spops_bev_ranks_of(&ranks);
     // What a plan gives out is a plan.
     if (had_memory(ctx, spops_bev_plan_get_ranks_sync(ctx, plan, &ranks)) &&
         had_memory(ctx, spops_bev_plan_create_from_ranks(ctx, &info->shape, &given, NULL, &again)))
         spops_bev_plan_destroy(again);
-    free(ranks.ranks_depth);
-    free(ranks.ranks_feat);
-    free(ranks.ranks_bev);
-    free(ranks.interval_starts);
-    free(ranks.interval_lengths);
+    fuzz_free_ranks(&ranks);
 }
 
 void fuzz_run_bev_plan(spops_context *ctx, spops_bev_plan *plan)

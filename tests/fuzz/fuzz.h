@@ -52,6 +52,12 @@ typedef struct fuzz_input {
 int32_t fuzz_i32(fuzz_input *input);
 // n numbers in memory of their own, so that reading past them is seen. Never NULL.
 int32_t *fuzz_i32s(fuzz_input *input, int64_t n);
+// The arrays of a BEV plan, to be freed.
+spops_bev_ranks_out fuzz_ranks(fuzz_input *input, int64_t num_points, int64_t num_intervals);
+void fuzz_free_ranks(spops_bev_ranks_out *ranks);
+spops_bev_intervals_out fuzz_intervals(fuzz_input *input, int64_t num_points,
+                                       int64_t num_intervals);
+void fuzz_free_intervals(spops_bev_intervals_out *intervals);
 
 // Plans that were accepted: run them on ones, forward and backward, in every layout, and require
 // that the sums are the numbers of points or terms; save and load; give them back as arrays.

@@ -8,13 +8,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     const fuzz_bev_head head = fuzz_read_bev_head(&input);
     fuzz_memory memory;
     spops_bev_plan *plan = NULL;
-    spops_bev_intervals_out intervals = spops_bev_intervals_out_default();
+    spops_bev_intervals_out intervals;
     spops_bev_intervals given;
     if (head.num_points > FUZZ_MAX_COUNT || head.num_intervals > FUZZ_MAX_COUNT) return 0;
-    intervals.num_points = head.num_points;
-    intervals.num_intervals = head.num_intervals;
-    intervals.indices = fuzz_i32s(&input, head.num_points);
-    intervals.intervals = fuzz_i32s(&input, 3 * head.num_intervals);
+    intervals = fuzz_intervals(&input, head.num_points, head.num_intervals);
     given = spops_bev_intervals_of(&intervals);
 
     spops_context *ctx = fuzz_context_create(&memory, head.num_threads);
@@ -24,7 +21,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     fuzz_finish_bev_plan(ctx, &memory, status, plan);
     fuzz_context_destroy(ctx, &memory);
 
-    free(intervals.indices);
-    free(intervals.intervals);
+    fuzz_free_intervals(&intervals);
     return 0;
 }

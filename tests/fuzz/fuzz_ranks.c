@@ -8,16 +8,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     const fuzz_bev_head head = fuzz_read_bev_head(&input);
     fuzz_memory memory;
     spops_bev_plan *plan = NULL;
-    spops_bev_ranks_out ranks = spops_bev_ranks_out_default();
+    spops_bev_ranks_out ranks;
     spops_bev_ranks given;
     if (head.num_points > FUZZ_MAX_COUNT || head.num_intervals > FUZZ_MAX_COUNT) return 0;
-    ranks.num_points = head.num_points;
-    ranks.num_intervals = head.num_intervals;
-    ranks.ranks_depth = fuzz_i32s(&input, head.num_points);
-    ranks.ranks_feat = fuzz_i32s(&input, head.num_points);
-    ranks.ranks_bev = fuzz_i32s(&input, head.num_points);
-    ranks.interval_starts = fuzz_i32s(&input, head.num_intervals);
-    ranks.interval_lengths = fuzz_i32s(&input, head.num_intervals);
+    ranks = fuzz_ranks(&input, head.num_points, head.num_intervals);
     given = spops_bev_ranks_of(&ranks);
 
     spops_context *ctx = fuzz_context_create(&memory, head.num_threads);
@@ -27,10 +21,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes)
     fuzz_finish_bev_plan(ctx, &memory, status, plan);
     fuzz_context_destroy(ctx, &memory);
 
-    free(ranks.ranks_depth);
-    free(ranks.ranks_feat);
-    free(ranks.ranks_bev);
-    free(ranks.interval_starts);
-    free(ranks.interval_lengths);
+    fuzz_free_ranks(&ranks);
     return 0;
 }

@@ -94,8 +94,8 @@ static void put_bev_plan(spops_context *ctx, const spops_bev_plan *plan, const c
 {
     fuzz_input input = {NULL, 0, 0}; // zeros
     spops_bev_plan_info info;
-    spops_bev_ranks_out ranks = spops_bev_ranks_out_default();
-    spops_bev_intervals_out intervals = spops_bev_intervals_out_default();
+    spops_bev_ranks_out ranks;
+    spops_bev_intervals_out intervals;
     size_t bytes = 0;
     memset(&info, 0, sizeof info);
     info.struct_size = sizeof info;
@@ -103,13 +103,7 @@ static void put_bev_plan(spops_context *ctx, const spops_bev_plan *plan, const c
                      info.num_points > 0,
                  "the seed plan has %lld points", (long long)info.num_points);
 
-    ranks.num_points = info.num_points;
-    ranks.num_intervals = info.num_intervals;
-    ranks.ranks_depth = fuzz_i32s(&input, info.num_points);
-    ranks.ranks_feat = fuzz_i32s(&input, info.num_points);
-    ranks.ranks_bev = fuzz_i32s(&input, info.num_points);
-    ranks.interval_starts = fuzz_i32s(&input, info.num_intervals);
-    ranks.interval_lengths = fuzz_i32s(&input, info.num_intervals);
+    ranks = fuzz_ranks(&input, info.num_points, info.num_intervals);
     FUZZ_REQUIRE(spops_bev_plan_get_ranks_sync(ctx, plan, &ranks) == SPOPS_STATUS_OK, "%s",
                  spops_last_error(ctx));
     put_head(&info, backward);
@@ -120,10 +114,7 @@ static void put_bev_plan(spops_context *ctx, const spops_bev_plan *plan, const c
     put_i32s(ranks.interval_lengths, info.num_intervals);
     put_file("ranks", name, bytes_out.data, bytes_out.used);
 
-    intervals.num_points = info.num_points;
-    intervals.num_intervals = info.num_intervals;
-    intervals.indices = fuzz_i32s(&input, info.num_points);
-    intervals.intervals = fuzz_i32s(&input, 3 * info.num_intervals);
+    intervals = fuzz_intervals(&input, info.num_points, info.num_intervals);
     FUZZ_REQUIRE(spops_bev_plan_get_intervals_sync(ctx, plan, &intervals) == SPOPS_STATUS_OK, "%s",
                  spops_last_error(ctx));
     put_head(&info, backward);
@@ -136,13 +127,8 @@ static void put_bev_plan(spops_context *ctx, const spops_bev_plan *plan, const c
                  "%s", spops_last_error(ctx));
     put_file("load", name, bytes_out.data, bytes);
 
-    free(ranks.ranks_depth);
-    free(ranks.ranks_feat);
-    free(ranks.ranks_bev);
-    free(ranks.interval_starts);
-    free(ranks.interval_lengths);
-    free(intervals.indices);
-    free(intervals.intervals);
+    fuzz_free_ranks(&ranks);
+    fuzz_free_intervals(&intervals);
 }
 
 static void put_segments(spops_context *ctx)
