@@ -284,6 +284,8 @@ def main():
     args = parser.parse_args()
     net, lines = Network(lines_of(args.layers)), lines_of(args.counts)
     clouds = [Cloud(lines, n, net.levels) for n in dict.fromkeys(x["cloud"] for x in lines)]
+    if args.cloud is not None and args.cloud not in [c.name for c in clouds]:
+        parser.error(f"--cloud is {args.cloud!r}, expected one of {', '.join(repr(c.name) for c in clouds)}")
     cloud = next((c for c in clouds if c.name == args.cloud), max(clouds, key=lambda c: c.voxels))
     p = {name: value for name, (value, _, _) in PARAMETERS.items()}
     runs = {} if args.single_layers else runs_of(lines_of(args.measured))
