@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training of a MinkUNet over ranks in PyTorch: outputs, gradients and weights have the bits of one rank.
+"""Training of a MinkUNet, or of the network of examples/segment, over ranks in PyTorch, and what it then says of points:
+outputs, gradients and weights have the bits of one rank.
 
     python ranks.py --threads 3                  ranks are threads, on the CPU
+    python ranks.py --threads 3 --network segment
     torchrun --nproc-per-node 8 ranks.py         a process a GPU, NCCL
 
 Beside DistributedDataParallel: that wraps a network whose ranks see different scans, and averages their gradients. The
@@ -16,10 +18,12 @@ import time
 
 import torch
 
+import spops
 from spops import comm as sc
 from spops import ranks as sr
 
 CHANNELS = 32, 32, 64, 128, 256, 256, 128, 96, 96
+WIDTHS = 32, 32, 48, 64, 96
 INPUTS, OUTPUTS = 4, 16
 
 
@@ -71,6 +75,48 @@ class MinkUNet(torch.nn.Module):
         return self.head(x, levels[0])
 
 
+class Segment(torch.nn.Module):
+    """The U-Net of examples/segment and of train_segment.py, whose skips are sums; its logits are those of voxels."""
+
+    def __init__(self, width=0.25, levels=3):
+        super().__init__()
+        ws = [int(w * width) for w in WIDTHS[:levels]]
+        pairs, layers = list(zip(ws, ws[1:])), torch.nn.ModuleList
+        self.stem, self.stem_norm = sr.SubmanifoldConv(INPUTS, ws[0]), sr.BatchNorm(ws[0], relu=True)
+        self.encode, self.encode_norms = layers(sr.SubmanifoldConv(w, w) for w in ws), layers(sr.BatchNorm(w, relu=True) for w in ws)
+        self.down, self.down_norms = layers(sr.DownConv(a, b) for a, b in pairs), layers(sr.BatchNorm(b, relu=True) for _, b in pairs)
+        self.up = layers(sr.UpConv(b, a) for a, b in pairs)
+        self.decode, self.decode_norms = layers(sr.SubmanifoldConv(a, a) for a, _ in pairs), layers(sr.BatchNorm(a, relu=True) for a, _ in pairs)
+        self.head = sr.SubmanifoldConv(ws[0], OUTPUTS)
+
+    def forward(self, x, levels):
+        x, skips = self.stem_norm(self.stem(x, levels[0]), levels[0]), []
+        for level, conv, norm in zip(levels, self.encode, self.encode_norms):
+            if skips:
+                n = len(skips) - 1
+                x = self.down_norms[n](self.down[n](x, level), level)
+            x = norm(conv(x, level), level)
+            skips.append(x)
+        for n in reversed(range(len(levels) - 1)):
+            x = self.up[n](x, levels[n + 1]) + skips[n]
+            x = self.decode_norms[n](self.decode[n](x, levels[n]), levels[n])
+        return self.head(x, levels[0])
+
+
+NETWORKS = {"minkunet": MinkUNet, "segment": Segment}
+
+
+def said_of_points(network, x, levels):
+    """Outputs in eval mode, interpolated at two points of each owned voxel: the eight voxels around a point are owned, or ghosts."""
+    halo = levels[0].halo
+    network.eval()
+    with torch.no_grad():
+        y = spops.SparseTensor(halo.refresh(network(x, levels)), halo.rows)
+        lower = levels[0].rows[:, 1:].float()
+        at = [lower + torch.tensor(places, device=lower.device) for places in ((0.25, 0.75, 0.375), (0.875, 0.125, 0.625))]
+        return torch.cat([spops.devoxelize(y, p, size=1.0, origin=0.0, interpolation="linear", missing="rescale") for p in at], 1)
+
+
 def made_cloud(voxels):
     """Ground with steps, and walls on it: rows, features and targets, the same on all ranks."""
     depth = 40 if voxels < 100000 else 1024
@@ -92,7 +138,7 @@ def train(comm, start, options):
     owned, x, wanted, at = partition.to_owners(*given)
     levels = sr.make_levels(partition, owned, options.levels, max_cols=max(2 * int(c * options.width) for c in CHANNELS))
     x, wanted, at = (t[levels[0].items] for t in (x, wanted, at))  # by chunk
-    network = MinkUNet(options.width, options.levels).to(comm.device)
+    network = NETWORKS[options.network](options.width, options.levels).to(comm.device)
     network.load_state_dict(start)
     optimizer = torch.optim.SGD(network.parameters(), 0.05, momentum=0.9)
     times = []
@@ -109,7 +155,8 @@ def train(comm, start, options):
     halo = levels[0].halo
     print(f"rank {comm.rank} of {comm.num_ranks}: {halo.num_owned} rows, {halo.num_ghosts} ghosts, loss {loss.item():.6f}, {1e3 * min(times):.1f} ms a step", flush=True)
     gradients = [p.grad.cpu() for p in network.parameters()]
-    return at[:, 0].cpu(), y.detach().cpu(), gradients, {k: v.cpu() for k, v in network.state_dict().items()}
+    y = torch.cat([y.detach(), said_of_points(network, x, levels)], 1)
+    return at[:, 0].cpu(), y.cpu(), gradients, {k: v.cpu() for k, v in network.state_dict().items()}
 
 
 def differences(found, one):
@@ -159,6 +206,7 @@ def in_processes(start, options):
 def main(arguments=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, help="ranks that are threads on the CPU; without it, ranks are torchrun's")
+    parser.add_argument("--network", choices=tuple(NETWORKS), default="minkunet")
     parser.add_argument("--voxels", type=int, default=4000)
     parser.add_argument("--levels", type=int, default=3)
     parser.add_argument("--width", type=float, default=0.25)
@@ -171,7 +219,7 @@ def main(arguments=None):
     if not 1 / 32 <= options.width <= 64:
         parser.error(f"--width is {options.width}, expected 1/32 to 64")
     torch.manual_seed(3)
-    start = MinkUNet(options.width, options.levels).state_dict()
+    start = NETWORKS[options.network](options.width, options.levels).state_dict()
     if options.threads is None:
         found, one = in_processes(start, options)
         differ = differences(found, one)

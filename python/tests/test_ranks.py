@@ -309,14 +309,15 @@ def test_a_rank_that_stops():
     assert errors[0] is None and isinstance(errors[1], KeyError)
 
 
-def test_example(capsys):
+@pytest.mark.parametrize("network", ["minkunet", "segment"])
+def test_example(capsys, network):
     path = Path(__file__).resolve().parents[2] / "examples" / "python" / "ranks.py"
     if not path.is_file():
         pytest.skip("examples/python/ranks.py: this is no checkout")
     spec = importlib.util.spec_from_file_location("ranks_example", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert module.main(["--threads", "2", "--voxels", "1200"]) == 0
+    assert module.main(["--threads", "2", "--voxels", "1200", "--network", network]) == 0
     said = capsys.readouterr().out
     assert "rank 1 of 2: " in said and said.endswith("have the bits of one rank\n")
     with pytest.raises(SystemExit):
