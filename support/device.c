@@ -58,11 +58,12 @@ void device_summarize(double *samples_us, int num_samples, device_timing *timing
     timing->p90_us = samples_us[(int)lround(0.9 * last)];
 }
 
-static bool is_cpu(spops_backend_kind backend, bool *known)
+// Whether the backend is known, and then which.
+static bool find(spops_backend_kind backend, bool *cpu)
 {
-    *known = backend == SPOPS_BACKEND_CPU || backend == SPOPS_BACKEND_CUDA;
-    if (!*known) device_fail("backend is %d, expected CPU or CUDA", (int)backend);
-    return backend == SPOPS_BACKEND_CPU;
+    *cpu = backend == SPOPS_BACKEND_CPU;
+    if (*cpu || backend == SPOPS_BACKEND_CUDA) return true;
+    return device_fail("backend is %d, expected CPU or CUDA", (int)backend);
 }
 
 bool device_has_cuda(void)
@@ -92,10 +93,9 @@ int32_t device_used(void)
 
 bool device_alloc(spops_backend_kind backend, size_t bytes, void **ptr)
 {
-    bool known;
-    const bool cpu = is_cpu(backend, &known);
+    bool cpu;
     *ptr = NULL;
-    if (!known) return false;
+    if (!find(backend, &cpu)) return false;
     if (bytes == 0) return true;
     if (!cpu) return device_cuda_alloc(bytes, ptr);
     if (bytes > PTRDIFF_MAX - ALIGNMENT) return device_fail("no host memory for %zu bytes", bytes);
@@ -116,9 +116,8 @@ void device_free(spops_backend_kind backend, void *ptr)
 
 bool device_upload(spops_backend_kind backend, void *dst, const void *src, size_t bytes)
 {
-    bool known;
-    const bool cpu = is_cpu(backend, &known);
-    if (!known) return false;
+    bool cpu;
+    if (!find(backend, &cpu)) return false;
     if (bytes == 0) return true;
     if (!cpu) return device_cuda_upload(dst, src, bytes);
     memcpy(dst, src, bytes);
@@ -127,9 +126,8 @@ bool device_upload(spops_backend_kind backend, void *dst, const void *src, size_
 
 bool device_download(spops_backend_kind backend, void *dst, const void *src, size_t bytes)
 {
-    bool known;
-    const bool cpu = is_cpu(backend, &known);
-    if (!known) return false;
+    bool cpu;
+    if (!find(backend, &cpu)) return false;
     if (bytes == 0) return true;
     if (!cpu) return device_cuda_download(dst, src, bytes);
     memcpy(dst, src, bytes);
@@ -138,9 +136,8 @@ bool device_download(spops_backend_kind backend, void *dst, const void *src, siz
 
 bool device_fill(spops_backend_kind backend, void *dst, int byte, size_t bytes)
 {
-    bool known;
-    const bool cpu = is_cpu(backend, &known);
-    if (!known) return false;
+    bool cpu;
+    if (!find(backend, &cpu)) return false;
     if (bytes == 0) return true;
     if (!cpu) return device_cuda_fill(dst, byte, bytes);
     memset(dst, byte, bytes);
@@ -149,10 +146,9 @@ bool device_fill(spops_backend_kind backend, void *dst, int byte, size_t bytes)
 
 bool device_stream_create(spops_backend_kind backend, void **stream)
 {
-    bool known;
-    const bool cpu = is_cpu(backend, &known);
+    bool cpu;
     *stream = NULL;
-    if (!known) return false;
+    if (!find(backend, &cpu)) return false;
     return cpu ? true : device_cuda_stream_create(stream);
 }
 
@@ -163,9 +159,8 @@ void device_stream_destroy(spops_backend_kind backend, void *stream)
 
 bool device_stream_wait(spops_backend_kind backend, void *stream)
 {
-    bool known;
-    const bool cpu = is_cpu(backend, &known);
-    if (!known) return false;
+    bool cpu;
+    if (!find(backend, &cpu)) return false;
     return cpu ? true : device_cuda_stream_wait(stream);
 }
 
@@ -270,10 +265,9 @@ done:
 bool device_time(spops_backend_kind backend, void *stream, void (*enqueue)(void *user), void *user,
                  bool cold, int num_samples, device_timing *timing)
 {
-    bool known;
-    const bool cpu = is_cpu(backend, &known);
+    bool cpu;
     memset(timing, 0, sizeof *timing);
-    if (!known) return false;
+    if (!find(backend, &cpu)) return false;
     if (num_samples < 1) return device_fail("num_samples is %d, expected 1 or more", num_samples);
     if (cpu) return cpu_time(enqueue, user, cold, num_samples, timing);
     return device_cuda_time(stream, enqueue, user, cold, num_samples, timing);
@@ -379,10 +373,9 @@ bool device_time_together(spops_backend_kind backend, int num, void *const *stre
                           void (*enqueue)(void *user), void *const *users, bool cold,
                           int num_samples, device_timing *timing)
 {
-    bool known;
-    const bool cpu = is_cpu(backend, &known);
+    bool cpu;
     memset(timing, 0, sizeof *timing);
-    if (!known) return false;
+    if (!find(backend, &cpu)) return false;
     if (num_samples < 1) return device_fail("num_samples is %d, expected 1 or more", num_samples);
     if (num < 1 || num > DEVICE_MAX_TOGETHER)
         return device_fail("num is %d, expected 1 to %d", num, DEVICE_MAX_TOGETHER);
@@ -440,18 +433,16 @@ static bool cpu_copy_rate(double *bytes_per_s)
 
 bool device_copy_rate(spops_backend_kind backend, double *bytes_per_s)
 {
-    bool known;
-    const bool cpu = is_cpu(backend, &known);
+    bool cpu;
     *bytes_per_s = 0.0;
-    if (!known) return false;
+    if (!find(backend, &cpu)) return false;
     return cpu ? cpu_copy_rate(bytes_per_s) : device_cuda_copy_rate(bytes_per_s);
 }
 
 bool device_cache_rate(spops_backend_kind backend, double *bytes_per_s)
 {
-    bool known;
-    const bool cpu = is_cpu(backend, &known);
+    bool cpu;
     *bytes_per_s = 0.0;
-    if (!known) return false;
+    if (!find(backend, &cpu)) return false;
     return cpu || device_cuda_cache_rate(bytes_per_s);
 }
