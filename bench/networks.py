@@ -20,7 +20,7 @@ from pathlib import Path
 
 # Program; arguments with data, {} being its folder; without data; the option that names the output.
 NETWORKS = [
-    ("minkunet", "--width 1 --scan {}/kitti_odom_a.npy", "", "--json"),
+    ("minkunet", "--width 1 --scan {}/kitti_odom_a.npy", "", "--output"),
     ("centerpoint", "--sweeps 10 {}/nuscenes_a.npy {}/nuscenes_b.npy", "--sweeps 2", "--output"),
     ("spconv_benchmark", "{}/spconv_benchmark_pc.npy --copies 8", "", "--output"),
     ("flash3d", "{}/kitti_odom_a.npy", None, ""),

@@ -294,13 +294,10 @@ static int run(const options *o, const device *d, const network *net, const fram
     const size_t used = device_used_bytes(d);
     encoder e;
     graph *whole = NULL;
-    FILE *json = o->all.output == NULL ? NULL : fopen(o->all.output, "a");
+    FILE *json;
     int failed = 0;
 
-    if (o->all.output != NULL && json == NULL) {
-        fprintf(stderr, "%s: cannot be written\n", o->all.output);
-        return 1;
-    }
+    if (network_options_output(&o->all, &json)) return 1;
     failed = encoder_create(&e, d, net, dtype, frames, num_frames) ||
              (whole = graph_capture(d, run_frame, &e, 1)) == NULL;
     for (int i = 0; i < num_frames && !failed; ++i) {

@@ -491,11 +491,7 @@ int main(int argc, char **argv)
         fputs(usage, stderr);
         return 2;
     }
-    if (o.network.output != NULL && (json = fopen(o.network.output, "a")) == NULL) {
-        fprintf(stderr, "%s: cannot be written\n", o.network.output);
-        return 1;
-    }
-    if (device_open(&d, o.network.backend)) return 1;
+    if (network_options_output(&o.network, &json) || device_open(&d, o.network.backend)) return 1;
     memset(&weights, 0, sizeof weights);
     failed = (o.network.generate != NULL && weights_write(o.network.generate, &net)) ||
              (o.network.weights != NULL && weights_open(&weights, o.network.weights));

@@ -157,11 +157,7 @@ int main(int argc, char **argv)
         fputs(usage, stderr);
         return 2;
     }
-    if (o.network.output != NULL && (json = fopen(o.network.output, "a")) == NULL) {
-        fprintf(stderr, "%s: cannot be written\n", o.network.output);
-        return 1;
-    }
-    if (device_open(&d, o.network.backend)) return 1;
+    if (network_options_output(&o.network, &json) || device_open(&d, o.network.backend)) return 1;
     dtype = d.backend == SPOPS_BACKEND_CPU ? SPOPS_DTYPE_F32 : SPOPS_DTYPE_F16;
     for (int t = SPOPS_DTYPE_F32; t <= SPOPS_DTYPE_BF16; ++t)
         if (strcmp(o.dtype, spops_dtype_name((spops_dtype)t)) == 0) dtype = (spops_dtype)t;

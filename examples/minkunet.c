@@ -258,10 +258,12 @@ static int run(const options *o, const device *d, network *net, const scan *scan
     const size_t used = device_used_bytes(d);
     engine e;
     graph *whole = NULL;
-    FILE *json = o->all.output == NULL ? NULL : fopen(o->all.output, "a");
-    int failed = engine_create(&e, d, net, dtype, o->voxel_m, scans, num_scans) ||
-                 (whole = graph_capture(d, run_frame, &e, 1)) == NULL;
+    FILE *json;
+    int failed;
 
+    if (network_options_output(&o->all, &json)) return 1;
+    failed = engine_create(&e, d, net, dtype, o->voxel_m, scans, num_scans) ||
+             (whole = graph_capture(d, run_frame, &e, 1)) == NULL;
     for (int i = 0; i < num_scans && !failed; ++i) {
         char name[256];
         snprintf(name, sizeof name, "%s",

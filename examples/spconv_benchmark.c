@@ -356,11 +356,7 @@ int main(int argc, char **argv)
         return 2;
     }
     if (load_cloud(&o, &c)) return 1;
-    if (o.network.output != NULL && (json = fopen(o.network.output, "a")) == NULL) {
-        fprintf(stderr, "%s: cannot be written\n", o.network.output);
-        return 1;
-    }
-    if (device_open(&d, o.network.backend)) return 1;
+    if (network_options_output(&o.network, &json) || device_open(&d, o.network.backend)) return 1;
     dtype = network_options_dtype(&o.network, &d);
     failed = o.network.check && check(&d, dtype, &c);
     if (!failed) {

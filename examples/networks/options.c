@@ -101,6 +101,14 @@ spops_dtype network_options_dtype(const network_options *o, const device *d)
     return f32 ? SPOPS_DTYPE_F32 : SPOPS_DTYPE_F16;
 }
 
+int network_options_output(const network_options *o, FILE **file)
+{
+    *file = o->output == NULL ? NULL : fopen(o->output, "a");
+    if (*file != NULL || o->output == NULL) return 0;
+    fprintf(stderr, "%s: cannot be written\n", o->output);
+    return 1;
+}
+
 const char *file_name(const char *path)
 {
     const char *slash = strrchr(path, '/');

@@ -6,6 +6,8 @@
 #include "networks/device.h"
 #include "networks/floors.h"
 
+#include <stdio.h>
+
 enum { OPTIONS_FILES = 32 };
 
 /* What several programs are told. */
@@ -43,6 +45,9 @@ int network_options_read(int argc, char **argv, network_options *o, const option
 
 /* f16 on a GPU, f32 on the CPU, unless it was said. */
 spops_dtype network_options_dtype(const network_options *o, const device *d);
+
+/* The file of --output, to be appended to; NULL where none was named. 0 for success. */
+int network_options_output(const network_options *o, FILE **file);
 
 /* What follows the last slash. */
 const char *file_name(const char *path);

@@ -463,8 +463,7 @@ int tape_program(const tape_network *n, int argc, char **argv)
         return 2;
     }
     if (device_open(&d, o.all.backend)) return 1;
-    failed = load_scans(&o.all, scans, &num_scans) ||
-             (o.all.output != NULL && (json = fopen(o.all.output, "a")) == NULL);
+    failed = load_scans(&o.all, scans, &num_scans) || network_options_output(&o.all, &json);
     if (!failed)
         printf("%s, %s, on %s\n", n->title, o.is_small ? "small" : "base",
                d.backend == SPOPS_BACKEND_CPU ? "the CPU" : "a GPU");
