@@ -846,6 +846,17 @@ def test_ray(scan, tmp_path, device):
     assert job.is_written(0) and job.is_written(1)
 
 
+def test_ray_has_no_such_worker(scan, tmp_path, device):
+    """What no worker can have is an error, not a wait for good."""
+    ray = pytest.importorskip("ray")
+    if device.type == "cuda" or ray.is_initialized() or os.environ.get("RAY_ADDRESS"):
+        pytest.skip("a cluster that is started here, beside whichever device there is")
+    job = Job.create(scan, tmp_path / "out", 1.0, 130, 0)
+    with pytest.raises(ValueError, match="run: cpus is 5000, expected at most the [0-9]+ that there are"):
+        run(job, lambda: by_height, "ray", cpus=5000.0, show=False)
+    assert not ray.is_initialized() and not job.is_cut(0)
+
+
 # ---- COPC ---------------------------------------------------------------------------------------
 
 

@@ -15,16 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from . import Failed, Job, run
-from ._run import runtime_env
+from ._run import Refused, runtime_env
 
 if TYPE_CHECKING:
     import torch
 
     from . import Segment
-
-
-class Refused(ValueError):
-    """Arguments that cannot be."""
 
 
 def load_network(name: str, checkpoint: str | None) -> torch.nn.Module:
@@ -196,7 +192,7 @@ def main(arguments=None) -> int:
     grid = job.grid
     if not a.quiet:
         print(f"{len(job.files)} files, tiles of {grid.tile} voxels, halo of {grid.halo} ({grid.halo * grid.voxel_m:g} m)", file=sys.stderr)
-    if a.engine == "ray":
+    if a.engine == "ray" and a.address:
         import ray
 
         ray.init(address=a.address, log_to_driver=False, include_dashboard=False, runtime_env=runtime_env())
@@ -207,6 +203,9 @@ def main(arguments=None) -> int:
     except Failed as error:
         print(error, file=sys.stderr)
         return 1
+    except Refused as error:
+        print(f"python -m spops.tiles: {error}", file=sys.stderr)
+        return 2
     return 0
 
 

@@ -25,6 +25,10 @@ from ._loaders import Processes, Threads, end_with_parent, loaders
 ENDED = "its process ended each time"
 
 
+class Refused(ValueError):
+    """Arguments that cannot be."""
+
+
 class Failed(RuntimeError):
     """Parts of a job that failed as often as they may; the others are done."""
 
@@ -225,6 +229,11 @@ def _run_ray(
         raise ImportError("run: engine ray needs Ray: pip install 'spops[tiles]'") from error
     if not ray.is_initialized():
         ray.init(include_dashboard=False, log_to_driver=False, runtime_env=runtime_env())
+        for name, share, has in (("gpus", gpus, "GPU"), ("cpus", 0.0 if gpus else cpus, "CPU")):
+            here = ray.cluster_resources().get(has, 0.0)
+            if share > here and not os.environ.get("RAY_ADDRESS"):  # Ray would wait for good; a cluster of the caller's may grow
+                ray.shutdown()
+                raise Refused(f"run: {name} is {share:g}, expected at most the {here:g} that there are")
     logging.getLogger("ray.data").setLevel(logging.WARNING)
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
