@@ -683,6 +683,22 @@ def test_half_written_is_swept(scan, tmp_path, device):
     assert not [p for p in tmp_path.iterdir() if "new" in p.name]
 
 
+def test_one_at_a_time(scan, tmp_path, device):
+    """Two processes on one job would take parts from each other."""
+    job = Job.create(scan, tmp_path / "out", 1.0, 50, 10)
+
+    def label(tile):
+        with pytest.raises(ValueError, match=f"Job: another process works in {job.out}"):
+            run(job, lambda: by_height, show=False)
+        return by_height(tile)
+
+    run(job, lambda: label, show=False)
+    assert job.is_written(0) and job.is_written(1)
+    (Path(job.out) / "a.laz").unlink()
+    run(job, lambda: by_height, show=False)
+    assert job.is_written(0)
+
+
 def test_file_worker_ends(scan, tmp_path, device):
     """A process that cuts or writes is killed: its file is tried again, and other files are done; one that always ends is given up."""
     more = [*scan, write_laz(tmp_path / "c.laz", airborne(3000))]

@@ -5,10 +5,12 @@
     out/cut/F/I_J.bin       points of file F in cell (I, J), as they are stored; the folder has another name until all are there
     out/parts/I_J.npz       labels of a tile's core: files, how many points of each, their indices, in that order
     out/tries/I_J           how often a tile was begun
+    out/lock                held by the process that does all of it
     out/NAME.laz            copies of the files, with labels
 """
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -28,6 +30,10 @@ BYTES = np.dtype(f"V{POINT.itemsize}")  # NumPy moves these faster than the same
 BUFFERED = 8_000_000  # points of a file that are held before they are written
 FEW_CELLS = 1024  # of a tile: as many are asked for one by one
 BLOCK = 1 << 15  # points of which numbers are made at a time: they stay in a core's cache
+
+
+class Refused(ValueError):
+    """What cannot be."""
 
 
 @dataclass(frozen=True)
@@ -221,8 +227,7 @@ class Job:
         source, folder = self.files[file], self._at("cut", f".{os.getpid()}.{file}")
         if self.is_cut(file):
             return source.num_points
-        for half in self._at("cut").glob(f".*.{file}"):
-            shutil.rmtree(half, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)  # of a try that failed
         folder.mkdir()
         waiting, held, done = {}, 0, 0
         for record in _las.chunks(source.path):
@@ -354,10 +359,23 @@ class Job:
         _write(place, lambda f: f.write(str(tries + 1).encode()))
         return tries
 
-    def forget_tries(self) -> None:
-        """Forget tries, and what was half written when a process ended."""
-        for p in (*self._at("tries").iterdir(), *self._at("parts").glob(".*.npz"), *self._at().glob(".*.la[sz]")):
-            p.unlink(missing_ok=True)
+    @contextlib.contextmanager
+    def alone(self):
+        """No other process does all of the job meanwhile. Forgets tries, and what was half written when a process ended."""
+        with open(self._at("lock"), "w", encoding="ascii") as lock:
+            try:
+                import fcntl
+
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise Refused(f"Job: another process works in {self.out}") from None
+            except (ImportError, OSError):
+                pass  # a file system, or a system, without
+            for folder in self._at("cut").glob(".*"):
+                shutil.rmtree(folder, ignore_errors=True)
+            for p in (*self._at("tries").iterdir(), *self._at("parts").glob(".*.npz"), *self._at().glob(".*.la[sz]")):
+                p.unlink(missing_ok=True)
+            yield
 
     # ---- Write ----------------------------------------------------------------------------------
 

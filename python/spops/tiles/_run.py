@@ -18,15 +18,11 @@ from concurrent.futures.process import BrokenProcessPool
 from functools import partial
 
 from ._grid import Key, Tile
-from ._job import Job, said
+from ._job import Job, Refused, said
 from ._loaders import Processes, Threads, end_with_parent, loaders
 
 
 ENDED = "its process ended each time"
-
-
-class Refused(ValueError):
-    """Arguments that cannot be."""
 
 
 class Failed(RuntimeError):
@@ -304,6 +300,7 @@ def run(
     Raises
     ------
     Failed : once all else is done; it names the parts.
+    ValueError : another process works on the job.
     """
     if engine not in ("local", "ray"):
         raise ValueError(f"run: engine is {engine!r}, expected local or ray")
@@ -315,10 +312,10 @@ def run(
         if not 0 <= share < math.inf:
             raise ValueError(f"run: {name} is {share}, expected a finite number of 0 or more")
     failed: dict = {}
-    job.forget_tries()
-    if engine == "local":
-        _run_here(job, make, retries, show, failed, workers, readers)
-    else:
-        _run_ray(job, make, retries, show, failed, workers, cpus, gpus, readers, memory_bytes)
+    with job.alone():
+        if engine == "local":
+            _run_here(job, make, retries, show, failed, workers, readers)
+        else:
+            _run_ray(job, make, retries, show, failed, workers, cpus, gpus, readers, memory_bytes)
     if failed:
         raise Failed("\n".join([f"{len(failed)} parts failed", *(f"{key}: {error}" for key, error in failed.items())]))
