@@ -683,6 +683,25 @@ def test_half_written_is_swept(scan, tmp_path, device):
     assert not [p for p in tmp_path.iterdir() if "new" in p.name]
 
 
+def test_labels_cannot_be_kept(scan, tmp_path, device):
+    """Labels that were not written are made and written again."""
+    whole = Job.create(scan, tmp_path / "whole", 1.0, 60, 10, keep_logits=True)
+    run(whole, lambda: by_height, show=False)
+    for readers in (1, 2):
+        job = watched(scan, tmp_path / f"out{readers}", 60)
+        first, bad = ("{}_{}".format(*key) for key in job.tiles()[:2])
+        (Path(job.out) / f"keep_{first}_once").touch()
+        (Path(job.out) / f"keep_{bad}_always").touch()
+        with pytest.raises(Failed, match="1 parts failed(.|\n)*not this one"):
+            run(job, lambda: by_height, show=False, readers=readers, retries=1)
+        assert [k for k in job.tiles() if not job.is_labelled(k)] == [job.tiles()[1]]
+        with pytest.raises(Failed, match="1 parts failed\n.*OSError.*not this one"):
+            run(job, lambda: by_height, show=False, readers=readers, retries=0)
+        (Path(job.out) / f"keep_{bad}_always").unlink()
+        run(job, lambda: by_height, show=False, readers=readers)
+        assert_same(job, whole)
+
+
 def test_one_at_a_time(scan, tmp_path, device):
     """Two processes on one job would take parts from each other."""
     job = Job.create(scan, tmp_path / "out", 1.0, 50, 10)

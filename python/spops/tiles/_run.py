@@ -44,13 +44,14 @@ class Progress:
             print(f"{self.name}: {self.parts} of {self.total}, {self.points / seconds:,.0f} points a second, {left:.0f} s left", file=sys.stderr, flush=True)
 
 
-def attempt(job: Job, key: Key, function: Callable, retries: int, tile: Tile | None = None, keep: Callable | None = None) -> tuple[int, str]:
+def attempt(job: Job, key: Key, function: Callable, retries: int, tile: Tile | None = None, keep: Callable | None = None,
+            error: str = ENDED) -> tuple[int, str]:  # fmt: skip
     """Label a tile, again after an exception. Returns the points of the core, and "" or what failed last.
 
     Tries are counted in the job's folder before they begin: a tile that takes its process down counts too.
     keep: instead of job.keep
+    error: of the tries that were
     """
-    error = ENDED
     while job.begin(key) <= retries:
         try:
             if job.is_labelled(key):
@@ -148,9 +149,11 @@ def _label_here(job: Job, keys: list[Key], make: Callable[[], Callable], retries
         def settle(most: int) -> None:
             while len(kept) > most:
                 key, future = kept.popleft()
-                if future.exception() is not None:
-                    failed[key] = str(future.exception())
                 loads.release(key)
+                if future.exception() is not None:
+                    again = attempt(job, key, function, retries, error=repr(future.exception()))[1]
+                    if again:
+                        failed[key] = again
 
         for key, tile in _ahead(loads, keys, readers):
             points, error = attempt(job, key, function, retries, tile, keep)
