@@ -36,7 +36,8 @@ struct norm_params {
     spops_norm_scratch scratch;
 };
 
-__device__ __forceinline__ int64_t rows_of(const norm_params &p)
+// Of norm_params, or of merge_params.
+template <class Params> __device__ __forceinline__ int64_t rows_of(const Params &p)
 {
     if (p.num_rows == nullptr) return p.max_rows;
     const int64_t given = *p.num_rows < 0 ? 0 : *p.num_rows;
@@ -235,12 +236,23 @@ __global__ void __launch_bounds__(threads, blocks_held(threads, batch_blocks))
 
 constexpr int merge_threads = 1024, merge_warps = merge_threads / 32;
 
-// 32 columns a block: warp w adds chunks w, w + 32, ... of both sums, then the warps' are added in their order.
+// The sums of chunks of one norm, or two.
+struct merge_params {
+    const int32_t *num_rows;
+    int64_t max_rows;
+    int32_t cols;
+    const float *partials[2];
+    float *sums; // of the first
+    float *grad_gamma[2], *grad_beta[2];
+};
+
+// 32 columns of a norm a block: warp w adds chunks w, w + 32, ... of both sums, then the warps' are added in their
+// order.
 __global__ void __launch_bounds__(merge_threads)
-    merge_sums_kernel(const __grid_constant__ norm_params p)
+    merge_sums_kernel(const __grid_constant__ merge_params p)
 {
     __shared__ float shared[2][merge_warps][32];
-    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, norm = blockIdx.y;
     const int64_t c = (int64_t)blockIdx.x * 32 + lane;
     float sum = 0.0f, product = 0.0f;
     grid_dependency_wait();
@@ -248,7 +260,7 @@ __global__ void __launch_bounds__(merge_threads)
     const int64_t n = rows_of(p), rows = spops_norm_chunk_rows(n);
     const int chunks = (int)((n + rows - 1) / rows);
     if (c < p.cols) {
-        const float *from = p.scratch.partials + c;
+        const float *from = p.partials[norm] + c;
 #pragma unroll 8
         for (int chunk = warp; chunk < chunks; chunk += merge_warps) {
             sum += from[2 * (int64_t)chunk * p.cols];
@@ -263,8 +275,8 @@ __global__ void __launch_bounds__(merge_threads)
 #pragma unroll
     for (int other = 0; other < merge_warps; ++other)
         all += shared[warp][other][lane];
-    p.scratch.sums[warp * (int64_t)p.cols + c] = all;
-    float *to = warp == 0 ? p.grad_beta : p.grad_gamma;
+    if (norm == 0) p.sums[warp * (int64_t)p.cols + c] = all;
+    float *to = warp == 0 ? p.grad_beta[norm] : p.grad_gamma[norm];
     if (to != nullptr) to[c] = all;
 }
 
@@ -1008,7 +1020,7 @@ norm_params params_of(const spops_norm_args *args)
 // Blocks of a call: of the chunks of all columns, of the rows of all columns, of whole rows by lanes,
 // and of columns by warps.
 struct norm_grids {
-    dim3 chunks, rows, whole_rows, columns, column_blocks;
+    dim3 chunks, rows, whole_rows, columns;
 };
 
 template <int VEC>
@@ -1028,7 +1040,6 @@ norm_grids grids_of(const spops_context *ctx, const spops_norm_args *args, norm_
     g.rows = dim3((unsigned)(blocks < few ? blocks : few), y);
     g.whole_rows = dim3((unsigned)(blocks < resident ? blocks : resident));
     g.columns = dim3((unsigned)((args->x.cols * 32 + threads - 1) / threads));
-    g.column_blocks = dim3((unsigned)((args->x.cols + 31) / 32));
     return g;
 }
 
@@ -1103,18 +1114,31 @@ template <bool ANY, class T, int VEC> struct launcher {
                                               : addnorm_kernel<true, pieces, ANY, T, VEC>,
                                           g.whole_rows, threads, a);
     }
-    static spops_status merge_sums(spops_context *ctx, const norm_grids &g, const norm_params &p)
+    // Of this norm, and of the one before it that left its sums; nothing where this one leaves them.
+    static spops_status merge_sums(spops_context *ctx, const spops_norm_args *args)
     {
-        return launch<WAITS_FOR_PREVIOUS>(ctx, "norm_backward: launch of merge_sums",
-                                          merge_sums_kernel, g.column_blocks, merge_threads, p);
+        const spops_norm_args *const norms[2] = {args, args->before};
+        merge_params p = {args->num_rows, args->x.rows, (int32_t)args->x.cols};
+        if (args->leaves_sums) return SPOPS_STATUS_OK;
+        p.sums = args->scratch.sums;
+        for (int i = 0; i < 2 && norms[i] != nullptr; ++i) {
+            p.partials[i] = norms[i]->scratch.partials;
+            p.grad_gamma[i] = norms[i]->grad_gamma;
+            p.grad_beta[i] = norms[i]->grad_beta;
+        }
+        return launch<WAITS_FOR_PREVIOUS>(
+            ctx, "norm_backward: launch of merge_sums", merge_sums_kernel,
+            dim3((unsigned)((args->x.cols + 31) / 32), args->before != nullptr ? 2 : 1),
+            merge_threads, p);
     }
-    static spops_status sum_chunks(spops_context *ctx, const norm_grids &g, const norm_params &p)
+    static spops_status sum_chunks(spops_context *ctx, const norm_grids &g, const norm_params &p,
+                                   const spops_norm_args *args)
     {
         SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "norm_backward: launch of chunk_sums",
                                              is_full(p) ? chunk_sums_kernel<true, ANY, T, VEC>
                                                         : chunk_sums_kernel<false, ANY, T, VEC>,
                                              g.chunks, threads, p));
-        return merge_sums(ctx, g, p);
+        return merge_sums(ctx, args);
     }
     // f(lanes of a row, pieces of a lane) where all lanes of a row have as many whole pieces and no activation
     // follows; else null.
@@ -1172,16 +1196,16 @@ template <bool ANY, class T, int VEC> struct launcher {
         if (whole != nullptr) {
             SPOPS_TRY(launch<WAITS_FOR_PREVIOUS>(ctx, "norm_backward: launch of whole_backward",
                                                  whole, dim3(g.chunks.x), threads, p));
-            return merge_sums(ctx, g, p);
+            return merge_sums(ctx, args);
         }
         if (held != nullptr) {
             SPOPS_TRY(launch(ctx, "norm_backward: launch of held_backward", held, dim3(g.chunks.x),
                              threads, p));
-            return merge_sums(ctx, g, p);
+            return merge_sums(ctx, args);
         }
         SPOPS_TRY(launch(ctx, "norm_backward: launch of row_statistics",
                          row_statistics_kernel<T, VEC>, g.whole_rows, threads, p));
-        SPOPS_TRY(sum_chunks(ctx, g, p));
+        SPOPS_TRY(sum_chunks(ctx, g, p, args));
         return launch(ctx, "norm_backward: launch of row_gradient",
                       row_gradient_kernel<ANY, T, VEC>, g.whole_rows, threads, p);
     }
@@ -1191,7 +1215,7 @@ template <bool ANY, class T, int VEC> struct launcher {
         if (args->mean == nullptr) return backward_of_rows(ctx, args);
         const norm_grids g = grids_of<VEC>(ctx, args, &p);
         if (args->total_rows == 0) {
-            SPOPS_TRY(sum_chunks(ctx, g, p));
+            SPOPS_TRY(sum_chunks(ctx, g, p, args));
         }
         if (args->grad_x.data == nullptr) return SPOPS_STATUS_OK;
         return launch<WAITS_FOR_PREVIOUS>(ctx, "norm_backward: launch of batch_gradient",

@@ -11,6 +11,7 @@ static spops_norm_scratch carve_scratch(int64_t rows, int64_t cols, spops_carver
 {
     spops_norm_scratch scratch;
     scratch.partials = spops_carve(c, 2 * SPOPS_NORM_CHUNKS, cols, sizeof(float));
+    scratch.more_partials = spops_carve(c, 2 * SPOPS_NORM_CHUNKS, cols, sizeof(float));
     scratch.sums = spops_carve(c, 2, cols, sizeof(float));
     scratch.row_mean = spops_carve(c, rows, 1, sizeof(float));
     scratch.row_rstd = spops_carve(c, rows, 1, sizeof(float));
@@ -352,6 +353,7 @@ static spops_norm_args norm_of_y(const spops_norm_args *of, spops_matrix y, cons
     args.beta = beta;
     args.activated = spops_activated_of(SPOPS_ACTIVATION_NONE, 0);
     args.grad_more.data = NULL;
+    args.leaves_sums = false;
     return args;
 }
 
@@ -458,9 +460,12 @@ spops_status spops_addnorm_execute_backward(
                   "%s: grad_y is grad_x and norm_y is 1, expected separate memory", call);
     SPOPS_REQUIRE_SLOT(ctx, call, activation);
     if (grad_total != NULL) args.grad_more = *grad_total;
+    args.leaves_sums = read.norm_y == 1;
     SPOPS_TRY(
         differentiate(ctx, call, &args, grad_out, gamma, beta, grad_x, grad_gamma, grad_beta));
     spops_norm_args of_y = norm_of_y(&args, y, y_gamma, y_beta);
     of_y.grad_out = grad_x;
+    of_y.scratch.partials = args.scratch.more_partials;
+    if (args.leaves_sums) of_y.before = &args;
     return differentiate_y(ctx, &of_y, read.norm_y == 1, grad_y, grad_y_gamma, grad_y_beta);
 }

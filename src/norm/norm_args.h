@@ -34,7 +34,8 @@ SPOPS_NORM_INLINE float spops_norm_half_distance(float a, float b)
 
 // Two numbers a column of a chunk, and of the whole.
 typedef struct spops_norm_scratch {
-    float *partials; // [SPOPS_NORM_CHUNKS][2][cols]
+    float *partials;      // [SPOPS_NORM_CHUNKS][2][cols]
+    float *more_partials; // the same, of the second norm of a call
     float *sums;     // [2][cols]: of the gradient, and of the gradient times the normalised value
     float *row_mean; // [rows], of layer norm
     float *row_rstd; // [rows]
@@ -60,6 +61,10 @@ typedef struct spops_norm_args {
     // Gradients of batch norm: grad_gamma and grad_beta are given, as sums over so many rows; 0: they are
     // computed. Without grad_x.data nothing else is.
     int64_t total_rows;
+    // The gradient of a first norm may leave its sums of columns, of chunks, to that of a second: it is `before` of
+    // the second, whose scratch has other partials. A backend may add them up at once nevertheless.
+    bool leaves_sums;
+    const struct spops_norm_args *before;
     spops_norm_scratch scratch;
 } spops_norm_args;
 
