@@ -127,9 +127,10 @@ __device__ __forceinline__ int stages_of_tap(const wgrad_params &p, int tap)
     return (pairs_before(p, tap + 1) - pairs_before(p, tap) + p.stage_pairs - 1) / p.stage_pairs;
 }
 
-// Stages of taps begin .. end - 1. For whole blocks.
+// Stages of taps begin .. end - 1. For whole blocks. A linear layer has one tap, and adds nothing up.
 __device__ int stages_of_taps(const wgrad_params &p, int begin, int end)
 {
+    if (p.num_taps == 1) return begin < end ? stages_of_tap(p, 0) : 0;
     int mine = 0, total;
     for (int k = begin + threadIdx.x; k < end; k += blockDim.x)
         mine += stages_of_tap(p, k);
@@ -168,14 +169,10 @@ __device__ void choose_turn(const wgrad_params &p, wgrad_range &r)
     r.turn_tap = tap;
 }
 
-__device__ wgrad_range find_range(const wgrad_params &p, int range)
+// Of several taps, that of the range's first stage. For whole blocks.
+__device__ void find_tap(const wgrad_params &p, wgrad_range &r)
 {
     __shared__ int found_tap, found_stage;
-    const int total = stages_of_taps(p, 0, p.num_taps);
-    const int share = (total + p.ranges - 1) / p.ranges;
-    wgrad_range r;
-    r.begin = min(range * share, total);
-    r.end = min(r.begin + share, total);
     if (threadIdx.x == 0) found_tap = found_stage = 0;
     int done = 0, chunk_total;
     for (int chunk = 0; chunk < p.num_taps && done <= r.begin; chunk += blockDim.x) {
@@ -191,6 +188,16 @@ __device__ wgrad_range find_range(const wgrad_params &p, int range)
     __syncthreads();
     r.tap = found_tap;
     r.tap_stage = found_stage;
+}
+
+__device__ wgrad_range find_range(const wgrad_params &p, int range)
+{
+    const int total = stages_of_taps(p, 0, p.num_taps);
+    const int share = (total + p.ranges - 1) / p.ranges;
+    wgrad_range r = {};
+    r.begin = min(range * share, total);
+    r.end = min(r.begin + share, total);
+    if (p.num_taps > 1) find_tap(p, r);
     choose_turn(p, r);
     return r;
 }
