@@ -612,6 +612,36 @@ def test_what_a_function_says(scan, tmp_path, device):
             Job.create(scan, tmp_path / "new", 1.0, 50, 10, field=field)
 
 
+def test_segment_refuses(scan, tmp_path, device):
+    """Features and logits of another shape, and NaN, are errors that say so, and no labels."""
+    job = Job.create(scan[1:], tmp_path / "out", 1.0, 1000, 10)
+    job.cut(0)
+    (key,) = job.tiles()
+
+    class Net(torch.nn.Module):
+        def __init__(self, forward):
+            super().__init__()
+            self.forward = forward
+
+    def one_nan(x):
+        feats = x.feats.clone()
+        feats[7, 1] = math.nan
+        return x.replace(feats)
+
+    for forward, features, text in (
+        (lambda x: {"logits": x}, None, r"the network gave dict, expected logits \[[0-9]+ voxels, 1 to 256 classes\]"),
+        (lambda x: x.feats[:5], None, r"the network gave \[5, 4\]"), (lambda x: x.feats[:, :0], None, r"the network gave \[[0-9]+, 0\]"),
+        (lambda x: x.feats.repeat(1, 65), None, r"the network gave \[[0-9]+, 260\]"), (one_nan, None, r"logits of 1 of [0-9]+ voxels are NaN, the first at \["),
+        (lambda x: x, lambda tile, where: tile.intensity.astype(np.float32), r"features are \[[0-9]+\], expected \[[0-9]+, C\]"),
+        (lambda x: x, lambda tile, where: torch.ones(3, 4), r"features are \[3, 4\]"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=f"Segment: {text}"):
+            job.label(key, Segment(Net(forward), str(device), features=features))
+        assert not job.is_labelled(key)
+    job.label(key, Segment(Net(lambda x: x.feats), str(device)))
+    assert job.is_labelled(key)
+
+
 def test_odd_files(tmp_path, device):
     """Files without points and with one; points on borders of tiles, twice in one place, below 0; a halo beyond everything."""
     laspy = pytest.importorskip("laspy")

@@ -67,6 +67,8 @@ class Segment:
         local = (places - low).float() + 0.5
         del places
         feats = torch.as_tensor(self.features(tile, self.device), dtype=torch.float32, device=self.device)
+        if feats.dim() != 2 or len(feats) != len(tile):
+            raise ValueError(f"Segment: features are {list(feats.shape)}, expected [{len(tile)}, C]")
         origin = [-float(v) for v in low.tolist()]
         voxels = F.voxels(local, size_m=1.0, origin_m=origin, order="lexicographic", max_cols=feats.shape[1])
         set = F.voxels_coords(voxels)
@@ -82,8 +84,13 @@ class Segment:
         with _layers.crop_independent(), torch.autocast("cuda", self.dtype, enabled=low_precision):
             x, points = self.voxels(tile)
             y = self.net(x)
-            logits = (y.feats if isinstance(y, SparseTensor) else y).float()
-        if logits.shape[1] > 256:
-            raise ValueError(f"Segment: the network has {logits.shape[1]} classes, expected at most 256")
+        logits = y.feats if isinstance(y, SparseTensor) else y
+        if not isinstance(logits, torch.Tensor) or logits.dim() != 2 or len(logits) != len(x) or not 1 <= logits.shape[1] <= 256:
+            found = list(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+            raise ValueError(f"Segment: the network gave {found}, expected logits [{len(x)} voxels, 1 to 256 classes]")
+        logits = logits.float()
+        bad = logits.isnan().any(1)
+        if bad.any():
+            raise ValueError(f"Segment: logits of {int(bad.sum())} of {len(x)} voxels are NaN, the first at {x.coords[bad][0, 1:].tolist()}")
         labels = devoxelize(x.replace(logits.argmax(1, keepdim=True).float()), points)[:, 0].to(torch.uint8)
         return labels.cpu().numpy(), devoxelize(x.replace(logits), points).cpu().numpy() if self.logits else None
