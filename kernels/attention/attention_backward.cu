@@ -327,9 +327,9 @@ template <class T> struct backward_call {
                         bool turned)
     {
         if (view.data == nullptr || parts == nullptr) return SPOPS_STATUS_OK;
+        if (keys && leaves_single(view, parts, turned)) return SPOPS_STATUS_OK; // see rest
         const bool sums = keys && !patches->keys_once;
         attention_finish_params f = finish_params(view, parts, keys);
-        f.leaves_single = keys && leaves_single(view, parts, turned);
         if (turned) {
             f.rotary = args->forward.rotary;
             f.coords = coords_of_side(f.rotary, keys ? SPOPS_ATTENTION_K : SPOPS_ATTENTION_Q);
@@ -405,6 +405,35 @@ template <class T> struct backward_call {
                       attention_pass_threads, z);
     }
 
+    // All that the products of narrow heads leave of rows that nothing turns.
+    spops_status rest()
+    {
+        const int dim = args->forward.dim;
+        const bool turned = args->forward.rotary.coords != nullptr;
+        attention_rest_params r = {};
+        if (!sizes.norms[SPOPS_ATTENTION_K] && leaves_single(args->grad_k, w.grad_k, turned))
+            r.parts[0] = w.grad_k;
+        if (leaves_single(args->grad_v, w.grad_v, false)) r.parts[1] = w.grad_v;
+        r.offsets = patches->key_offsets;
+        r.entries = patches->key_entries;
+        r.num_rows = (int)patches->num_key_rows;
+        r.to_keys[0] = result_of(args->grad_k, dim);
+        r.to_keys[1] = result_of(args->grad_v, dim);
+        r.to_queries = result_of(args->grad_q, dim);
+        r.rest[0] = patches->k_rest;
+        r.rest[1] = patches->q_rest;
+        r.num_rest[0] = &patches->state->num_k_rest;
+        r.num_rest[1] = &patches->state->num_q_rest;
+        r.heads = args->forward.heads;
+        r.kv_heads = args->forward.kv_heads;
+        r.dim = dim;
+        return launch(ctx, "attention_execute_backward: rows that are left",
+                      attention_rest_kernel<T>,
+                      blocks_of_warps(ctx, std::max(patches->num_rows, patches->num_key_rows),
+                                      attention_pass_threads),
+                      attention_pass_threads, r);
+    }
+
     spops_status table()
     {
         attention_table_params t = {};
@@ -455,24 +484,28 @@ template <class T> struct backward_call {
 
     spops_status run()
     {
+        const bool narrow = columns > 0 && lines == 0;
         SPOPS_TRY(check());
         SPOPS_TRY(delta());
         SPOPS_TRY(turn_rows<T>(ctx, &args->forward, q, k));
         if (wants(SPOPS_ATTENTION_K) || args->grad_v.data != nullptr) {
-            SPOPS_TRY(columns == 0 ? products(OWN_KEYS)
-                      : lines > 0  ? products_fused()
-                                   : products_narrow());
+            SPOPS_TRY(narrow        ? products_narrow()
+                      : columns > 0 ? products_fused()
+                                    : products(OWN_KEYS));
             SPOPS_TRY(finish_turned(SPOPS_ATTENTION_K));
             SPOPS_TRY(finish(args->grad_v, w.grad_v, true, false));
-            SPOPS_TRY(zero(patches->k_rest, &patches->state->num_k_rest, args->forward.kv_heads,
-                           args->grad_k, &args->grad_v));
+            if (!narrow)
+                SPOPS_TRY(zero(patches->k_rest, &patches->state->num_k_rest, args->forward.kv_heads,
+                               args->grad_k, &args->grad_v));
         }
         if (wants(SPOPS_ATTENTION_Q) || args->grad_table != nullptr) {
             if (columns == 0) SPOPS_TRY(products(OWN_QUERIES));
             SPOPS_TRY(finish_turned(SPOPS_ATTENTION_Q));
-            SPOPS_TRY(zero(patches->q_rest, &patches->state->num_q_rest, args->forward.heads,
-                           args->grad_q, nullptr));
+            if (!narrow)
+                SPOPS_TRY(zero(patches->q_rest, &patches->state->num_q_rest, args->forward.heads,
+                               args->grad_q, nullptr));
         }
+        if (narrow) SPOPS_TRY(rest());
         return args->grad_table != nullptr ? table() : SPOPS_STATUS_OK;
     }
 };

@@ -9,12 +9,13 @@ namespace
 using namespace spops;
 
 // A patch and a head: a block of 16 warps, or a cluster of two blocks of 8 warps with 512 keys each.
-using ALONE = attention_narrow_policy<16, 2, 1>;
-using PAIR = attention_narrow_policy<8, 4, 2>;
+using ALONE = attention_narrow_policy<16, 2, 1, false>;
+using PAIR = attention_narrow_policy<8, 4, 2, true>;
 
-// A round of pairs takes 0.55 of a round of blocks alone: the form whose rounds end first. H100, bf16, ms,
-// alone and pair: 94,444 rows, 2 heads 0.254, 0.222; 4 heads 0.366, 0.397; 68,642 rows, 4 heads 0.349, 0.334;
-// 42,024 rows, 8 heads 0.358, 0.347; 21,311 rows, 16 heads 0.352, 0.379; 9,483 rows, 32 heads 0.357, 0.338.
+// A round of pairs takes 0.53 to 0.57 of a round of blocks alone: the form whose rounds end first. H100, bf16, ms,
+// alone and pair, where lse and delta were made in the kernel too: 94,444 rows, 2 heads 0.234, 0.201; 4 heads 0.351,
+// 0.374; 68,642 rows, 4 heads 0.339, 0.312; 42,024 rows, 8 heads 0.348, 0.325; 21,311 rows, 16 heads 0.348, 0.364;
+// 9,483 rows, 32 heads 0.350, 0.323.
 bool takes_pairs(const spops_context *ctx, int64_t items)
 {
     const int64_t processors = ctx->info.num_processors, pairs = processors / 2;

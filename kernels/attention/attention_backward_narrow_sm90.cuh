@@ -26,9 +26,11 @@ namespace spops
 
 // ---- A block ------------------------------------------------------------------------------------
 
-// WARPS warps of 16 TILES keys; CLUSTER blocks have a patch and a head.
-template <int WARPS_, int TILES_, int CLUSTER_> struct attention_narrow_policy {
+// WARPS warps of 16 TILES keys; CLUSTER blocks have a patch and a head. AHEAD: factors of the next 16 queries are
+// loaded before these are multiplied, which needs the registers of 8 warps: 16 warps spill and take 1.36 times as long.
+template <int WARPS_, int TILES_, int CLUSTER_, bool AHEAD_> struct attention_narrow_policy {
     static constexpr int WARPS = WARPS_, TILES = TILES_, CLUSTER = CLUSTER_;
+    static constexpr bool AHEAD = AHEAD_;
     static constexpr int threads = 32 * WARPS, line = 32;
     static constexpr int own = 16 * TILES * WARPS; // keys of a pass
     static constexpr int queries = 1024;           // of a chunk
@@ -37,8 +39,9 @@ template <int WARPS_, int TILES_, int CLUSTER_> struct attention_narrow_policy {
     static constexpr int scalars_at = sums_at + queries * 16 * 4;
     static constexpr int lses_at = scalars_at + queries * 8;
     static constexpr int own_at = lses_at + queries * 4;
-    static constexpr int own_bytes = own * line; // of one kind
-    static constexpr int shared_bytes = own_at + 2 * own_bytes;
+    static constexpr int own_bytes = own * line;           // of one kind
+    static constexpr int rows_at = own_at + 2 * own_bytes; // of the chunk's queries
+    static constexpr int shared_bytes = rows_at + queries * 4;
 };
 
 // A pass of keys over a chunk of queries. Where a patch has one chunk, sums of both sides are complete after
@@ -67,19 +70,25 @@ struct attention_narrow_visits {
     }
 };
 
-// Rows list[0 .. num) of a head as lines of 32 bytes; `lines` lines, of which others become zeros.
+// Rows list[0 .. num) of a head of two matrices as lines of 32 bytes, those of the second `apart` bytes after those
+// of the first; `lines` lines, of which others become zeros. Their numbers go to `rows`, unless that is 0.
 template <class P>
-__device__ __forceinline__ void attention_narrow_load(uint32_t to, const unsigned char *from,
-                                                      int64_t stride, const int *list, int num,
-                                                      int lines, int dim)
+__device__ __forceinline__ void
+attention_narrow_load(uint32_t to, int apart, const attention_rows &first,
+                      const attention_rows &second, int head, const int *list, int num, int lines,
+                      int dim, uint32_t rows)
 {
+    const int piece = (int)threadIdx.x % 2;
+    const unsigned char *const a = first.of_head(head) + piece * 16;
+    const unsigned char *const b = second.of_head(head) + piece * 16;
 #pragma unroll 4
-    for (int i = (int)threadIdx.x; i < lines * 2; i += P::threads) {
-        const int line = i / 2, piece = i % 2;
+    for (int line = (int)threadIdx.x / 2; line < lines; line += P::threads / 2) {
+        const int row = line < num ? __ldg(list + line) : 0;
         const bool there = line < num && piece * 8 < dim;
-        const unsigned char *at = from;
-        if (there) at += (int64_t)__ldg(list + line) * stride + piece * 16;
-        copy_async_if(to + swizzled<P::line>(line, piece), at, there);
+        const uint32_t place = to + swizzled<P::line>(line, piece);
+        copy_async_if(place, a + row * first.row, there);
+        copy_async_if(place + apart, b + row * second.row, there);
+        if (rows != 0 && piece == 0) store_shared(rows + line * 4, (uint32_t)row);
     }
 }
 
@@ -196,40 +205,29 @@ template <class P, class T> struct attention_narrow_block {
     {
         const attention_backward_params &b = p.keys;
         const int at = (pass * P::CLUSTER + rank) * P::own;
-        const int num = max(min(num_keys - at, P::own), 0), own_head = head / b.own_group;
-        const int *const list = b.own_rows + first_key + at;
-        attention_narrow_load<P>(base + P::own_at, b.own_first.of_head(own_head), b.own_first.row,
-                                 list, num, P::own, b.dim);
-        attention_narrow_load<P>(base + P::own_at + P::own_bytes, b.own_second.of_head(own_head),
-                                 b.own_second.row, list, num, P::own, b.dim);
+        attention_narrow_load<P>(base + P::own_at, P::own_bytes, b.own_first, b.own_second,
+                                 head / b.own_group, b.own_rows + first_key + at,
+                                 max(min(num_keys - at, P::own), 0), P::own, b.dim, 0);
     }
 
-    // Lines up to whole 16.
+    // Lines up to whole 16. Nothing here waits for what it loads, but for numbers of rows.
     __device__ __forceinline__ void load_queries(int at, int num) const
     {
         const attention_backward_params &b = p.keys;
-        const int *const list = b.streamed_rows + first_query + at;
         const int lines = (num + 15) / 16 * 16;
-        attention_narrow_load<P>(base, b.streamed_first.of_head(head), b.streamed_first.row, list,
-                                 num, lines, b.dim);
-        attention_narrow_load<P>(base + P::grad_at, b.streamed_second.of_head(head),
-                                 b.streamed_second.row, list, num, lines, b.dim);
+        attention_narrow_load<P>(base, P::grad_at, b.streamed_first, b.streamed_second, head,
+                                 b.streamed_rows + first_query + at, num, lines, b.dim,
+                                 base + P::rows_at);
+        const int64_t first = head * b.query_entries + first_query + at;
+        for (int i = (int)threadIdx.x; i < lines; i += P::threads) {
+            const int64_t from = i < num ? first + i : 0;
+            const uint32_t to = base + P::scalars_at + i / 2 * 16 + i % 2 * 4;
+            copy_async<4>(to, b.delta + from, i < num);
+            copy_async<4>(to + 8, b.delta + from, i < num);
+            copy_async<4>(base + P::lses_at + i * 4, b.lse + from, i < num);
+        }
         for (int i = (int)threadIdx.x; i < lines * 4; i += P::threads)
             store_shared4(base + P::sums_at + i * 16, make_float4(0.0f, 0.0f, 0.0f, 0.0f));
-        const int64_t first = head * b.query_entries + first_query + at;
-        for (int i = (int)threadIdx.x * 2; i < lines; i += P::threads * 2) {
-            float lse[2] = {INFINITY, INFINITY}, delta[2] = {};
-#pragma unroll
-            for (int j = 0; j < 2; ++j)
-                if (i + j < num) {
-                    lse[j] = __ldg(b.lse + first + i + j);
-                    delta[j] = __ldg(b.delta + first + i + j);
-                }
-            store_shared4(base + P::scalars_at + i * 8,
-                          make_float4(delta[0], delta[1], delta[0], delta[1]));
-            store_shared(base + P::lses_at + i * 4,
-                         make_uint2(__float_as_uint(lse[0]), __float_as_uint(lse[1])));
-        }
     }
 
     // Of a chunk, of all blocks of the cluster.
@@ -251,38 +249,102 @@ template <class P, class T> struct attention_narrow_block {
             for (int h = 0; h < 2; ++h) {
                 const int i = tile * 16 + h * 8 + lane / 4;
                 const int64_t entry = first_query + at + i;
-                const int row = i < num ? __ldg(p.keys.streamed_rows + entry) : -1;
+                const int row = i < num ? load_shared_word(base + P::rows_at + i * 4) : -1;
                 store_gradient<T, 16>(p.grad_q, entry, row, head, p.keys.dim, sums, h, p.keys.scale,
                                       lane % 4);
             }
         }
     }
 
-    __device__ __forceinline__ void store_keys(const attention_narrow_warp<P, T> &w, int at,
-                                               int lane) const
+    // Rows of a lane's keys, -1 for none, and a bit for each that is a key once. Loaded long before they are used.
+    struct rows_of_keys {
+        int row[P::TILES][2];
+        uint32_t single;
+    };
+    __device__ __forceinline__ void name_keys(rows_of_keys &rows, int at, int lane) const
+    {
+#pragma unroll
+        for (int m = 0; m < P::TILES; ++m)
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                const int i = at + m * 16 + h * 8 + lane / 4;
+                rows.row[m][h] = i < num_keys ? __ldg(p.keys.own_rows + first_key + i) : -1;
+            }
+    }
+    __device__ __forceinline__ void find_single(rows_of_keys &rows) const
+    {
+        rows.single = 0;
+        if (p.key_offsets == nullptr) return;
+#pragma unroll
+        for (int m = 0; m < P::TILES; ++m)
+#pragma unroll
+            for (int h = 0; h < 2; ++h) {
+                const int row = rows.row[m][h];
+                if (row >= 0 && __ldg(p.key_offsets + row + 1) - __ldg(p.key_offsets + row) == 1)
+                    rows.single |= 1u << (m * 2 + h);
+            }
+    }
+
+    __device__ __forceinline__ void store_keys(const attention_narrow_warp<P, T> &w,
+                                               const rows_of_keys &rows, int at, int lane) const
     {
         const attention_backward_params &b = p.keys;
 #pragma unroll
         for (int m = 0; m < P::TILES; ++m)
 #pragma unroll
             for (int h = 0; h < 2; ++h) {
-                const int i = at + m * 16 + h * 8 + lane / 4;
-                const int64_t entry = first_key + i;
-                const int row = i < num_keys ? __ldg(b.own_rows + entry) : -1;
-                const bool single =
-                    row >= 0 && p.key_offsets != nullptr &&
-                    __ldg(p.key_offsets + row + 1) - __ldg(p.key_offsets + row) == 1;
-                store_own_gradient<T, 16>(b.grad_first, p.row_first, single, entry, row, head,
-                                          b.dim, w.grad_k[m], h, b.scale, lane % 4);
-                store_own_gradient<T, 16>(b.grad_second, p.row_second, single, entry, row, head,
-                                          b.dim, w.grad_v[m], h, 1.0f, lane % 4);
+                const int64_t entry = first_key + at + m * 16 + h * 8 + lane / 4;
+                const bool single = rows.single >> (m * 2 + h) & 1;
+                store_own_gradient<T, 16>(b.grad_first, p.row_first, single, entry, rows.row[m][h],
+                                          head, b.dim, w.grad_k[m], h, b.scale, lane % 4);
+                store_own_gradient<T, 16>(b.grad_second, p.row_second, single, entry,
+                                          rows.row[m][h], head, b.dim, w.grad_v[m], h, 1.0f,
+                                          lane % 4);
             }
+    }
+
+    // The queries of a stage, of `num` of the chunk.
+    __device__ __forceinline__ void multiply_stage(attention_narrow_warp<P, T> &w, int stage,
+                                                   int num, int left_keys, int lane) const
+    {
+        typedef typename attention_narrow_warp<P, T>::queries_of_step queries;
+        const int tiles = (num + 15) / 16, share = (tiles + P::WARPS - 1) / P::WARPS;
+        const int end = min((stage + 1) * share, tiles);
+        const uint32_t line = base + swizzled<P::line>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+        const uint32_t across = base + swizzled<P::line>(lane % 16, lane / 16);
+        const uint32_t sums = base + P::sums_at + lane * 16;
+        const uint32_t scalars = base + P::scalars_at + lane % 4 * 16;
+        const uint32_t lses = base + P::lses_at + lane % 4 * 8;
+        int tile = stage * share;
+        queries of, next;
+        if (P::AHEAD && left_keys >= P::TILES * 16) {
+            const int full = min(end, num / 16);
+            if (tile < full) next.fetch(tile * 512 + line, tile * 128 + scalars, tile * 64 + lses);
+            for (; tile < full; ++tile) {
+                of = next;
+                const int then = min(tile + 1, full - 1);
+                next.fetch(then * 512 + line, then * 128 + scalars, then * 64 + lses);
+                w.template step<false>(of, tile * 512 + across, tile * 1024 + sums,
+                                       p.keys.scale_log2, left_keys, 16, lane);
+            }
+        }
+        for (; tile < end; ++tile) {
+            const int left = num - tile * 16;
+            of.fetch(tile * 512 + line, tile * 128 + scalars, tile * 64 + lses);
+            if (P::AHEAD || left < 16 || left_keys < P::TILES * 16)
+                w.template step<true>(of, tile * 512 + across, tile * 1024 + sums,
+                                      p.keys.scale_log2, left_keys, left, lane);
+            else
+                w.template step<false>(of, tile * 512 + across, tile * 1024 + sums,
+                                       p.keys.scale_log2, left_keys, left, lane);
+        }
     }
 
     __device__ __forceinline__ void run()
     {
         const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
         attention_narrow_warp<P, T> w;
+        rows_of_keys rows;
         load_keys(0);
         for (int v = 0; v < visits.total(); ++v) {
             const attention_narrow_visit visit = visits.find(v);
@@ -293,36 +355,23 @@ template <class P, class T> struct attention_narrow_block {
             __syncthreads();
             // Of the patch, the warp's first.
             const int own = (visit.pass * P::CLUSTER + rank) * P::own + warp * P::TILES * 16;
-            if (visit.loads_own) w.load_own(base + P::own_at + warp * P::TILES * 512, lane);
+            if (visit.loads_own) {
+                w.load_own(base + P::own_at + warp * P::TILES * 512, lane);
+                name_keys(rows, own, lane);
+            }
             const int left_keys = num_keys - own;
-            const int tiles = (num + 15) / 16, share = (tiles + P::WARPS - 1) / P::WARPS;
-            const uint32_t line = base + swizzled<P::line>(lane / 16 * 8 + lane % 8, lane / 8 % 2);
-            const uint32_t across = base + swizzled<P::line>(lane % 16, lane / 16);
             for (int j = 0; j < P::WARPS; ++j) {
-                const int stage = (warp + j) % P::WARPS;
-                const int end = left_keys > 0 ? min((stage + 1) * share, tiles) : 0;
-                for (int tile = stage * share; tile < end; ++tile) {
-                    const uint32_t sums = base + P::sums_at + tile * 1024 + lane * 16;
-                    const uint32_t scalars = base + P::scalars_at + tile * 128 + lane % 4 * 16;
-                    const uint32_t lses = base + P::lses_at + tile * 64 + lane % 4 * 8;
-                    const int left = num - tile * 16;
-                    typename attention_narrow_warp<P, T>::queries_of_step of;
-                    of.fetch(tile * 512 + line, scalars, lses);
-                    if (left < 16 || left_keys < P::TILES * 16)
-                        w.template step<true>(of, tile * 512 + across, sums, p.keys.scale_log2,
-                                              left_keys, left, lane);
-                    else
-                        w.template step<false>(of, tile * 512 + across, sums, p.keys.scale_log2,
-                                               left_keys, left, lane);
-                }
+                if (left_keys > 0) multiply_stage(w, (warp + j) % P::WARPS, num, left_keys, lane);
                 __syncthreads();
+                if (j > 0) continue;
+                if (visit.loads_own) find_single(rows);
                 // Keys are in registers: those of the next visit, if others.
-                if (j == 0 && v + 1 < visits.total()) {
+                if (v + 1 < visits.total()) {
                     const attention_narrow_visit next = visits.find(v + 1);
                     if (next.loads_own) load_keys(next.pass);
                 }
             }
-            if (visit.ends_own) store_keys(w, own, lane);
+            if (visit.ends_own) store_keys(w, rows, own, lane);
             if (visit.ends_streamed) {
                 if (P::CLUSTER > 1) cluster_wait();
                 store_queries(chunk, num, warp, lane);

@@ -174,7 +174,6 @@ struct attention_finish_params {
     const int *offsets, *entries;  // else: of each row
     int num_rows;
     attention_result to;
-    bool leaves_single;                 // rows of one entry, which are there already
     int heads, group, dim;              // heads of the row, each of `group`
     spops_attention_rotary_args rotary; // with 0 pairs: nothing is turned
     attention_coords coords;
@@ -203,7 +202,6 @@ __global__ void __launch_bounds__(attention_pass_threads)
             const int64_t row = sums ? n : __ldg(p.rows + n);
             const int begin = sums ? __ldg(p.offsets + n) : n;
             const int end = sums ? __ldg(p.offsets + n + 1) : n + 1;
-            if (p.leaves_single && end - begin == 1) continue;
             float sine[WIDTH], cosine[WIDTH];
             lane.angles_of(p.coords, row, sine, cosine);
 #pragma unroll 4
@@ -328,6 +326,77 @@ __global__ void __launch_bounds__(attention_pass_threads)
             for (int i = 0; i < 2; ++i)
                 if (p.to[i].data != nullptr)
                     store_result<T>(p.to[i], row, c / p.dim, c % p.dim, zero);
+    }
+}
+
+// What the products of narrow heads leave: gradients of keys and values of rows that are a key several times, by
+// ascending entry, and rows without entries, which become zeros.
+struct attention_rest_params {
+    const float *parts[2]; // of grad_k and grad_v, [entries][kv_heads][dim]; null: rows are there
+    const int *offsets, *entries; // of a row of keys
+    int num_rows;
+    attention_result to_keys[2], to_queries; // data null: not wanted
+    const int *rest[2], *num_rest[2];        // rows that are no key, no query
+    int heads, kv_heads, dim;
+};
+
+// A row of gradients of keys of at least two entries, by a warp.
+template <class T>
+__device__ __forceinline__ void attention_rest_row(const attention_result &to, const float *parts,
+                                                   const int *entries, int num, int row, int cols,
+                                                   int dim, int lane)
+{
+    const float *const first = parts + (int64_t)__ldg(entries) * cols;
+    const float *const second = parts + (int64_t)__ldg(entries + num - 1) * cols;
+#pragma unroll 4
+    for (int c = lane; c < cols; c += 32) {
+        float sum[1] = {0.0f};
+        sum[0] += first[c];
+        for (int e = 1; e + 1 < num; ++e)
+            sum[0] += parts[(int64_t)__ldg(entries + e) * cols + c];
+        sum[0] += second[c];
+        store_result<T>(to, row, c / dim, c % dim, sum);
+    }
+}
+
+// Neighbouring rows of keys go to different warps, because rows that are a key twice follow each other: keys that the
+// last patch borrows. A lane looks at a row. Rows without entries: a block has one.
+template <class T>
+__global__ void __launch_bounds__(attention_pass_threads)
+    attention_rest_kernel(const __grid_constant__ attention_rest_params p)
+{
+    const int lane = (int)threadIdx.x % 32, cols = p.kv_heads * p.dim;
+    const int warp = (int)(blockIdx.x * attention_pass_threads + threadIdx.x) / 32;
+    const int warps = (int)gridDim.x * attention_pass_threads / 32;
+    const bool sums = p.parts[0] != nullptr || p.parts[1] != nullptr;
+    for (int at = 0; sums && at * warps + warp < p.num_rows; at += 32) {
+        const int n = (at + lane) * warps + warp;
+        const int begin = n < p.num_rows ? __ldg(p.offsets + n) : 0;
+        const int num = n < p.num_rows ? __ldg(p.offsets + n + 1) - begin : 1;
+        for (uint32_t left = __ballot_sync(~0u, num > 1); left != 0; left &= left - 1) {
+            const int from = __ffs((int)left) - 1;
+            const int of = __shfl_sync(~0u, num, from);
+            const int *const entries = p.entries + __shfl_sync(~0u, begin, from);
+#pragma unroll
+            for (int i = 0; i < 2; ++i)
+                if (p.parts[i] != nullptr)
+                    attention_rest_row<T>(p.to_keys[i], p.parts[i], entries, of,
+                                          (at + from) * warps + warp, cols, p.dim, lane);
+        }
+    }
+    const float zero[1] = {0.0f};
+    for (int side = 0; side < 2; ++side) {
+        const int num = *p.num_rest[side], heads = side == 0 ? p.kv_heads : p.heads;
+        for (int n = (int)blockIdx.x; n < num; n += (int)gridDim.x) {
+            const int64_t row = __ldg(p.rest[side] + n);
+            for (int c = (int)threadIdx.x; c < heads * p.dim; c += attention_pass_threads)
+#pragma unroll
+                for (int i = 0; i < 2; ++i) {
+                    const attention_result &to = side == 0 ? p.to_keys[i] : p.to_queries;
+                    if (to.data != nullptr && (side == 0 || i == 0))
+                        store_result<T>(to, row, c / p.dim, c % p.dim, zero);
+                }
+        }
     }
 }
 

@@ -68,8 +68,8 @@
    patch and a head. It is taken where patches have SPOPS_ATTENTION_NARROW_KEYS keys or more in the mean and
    half as many queries or more, SPOPS_ATTENTION_NARROW_MOST of either at most, and patches times heads are as
    many as there are multiprocessors: plans that are refilled have room for a patch more, and for the keys
-   that the last patch borrows. H100, bf16, ms, beside a pass each: 94,444 rows, 4 heads 0.366, 0.588; 9,483
-   rows, 32 heads 0.338, 0.483. */
+   that the last patch borrows. H100, bf16, ms, beside a pass each: 94,444 rows, 4 heads 0.347, 0.595; 9,483
+   rows, 32 heads 0.316, 0.480. */
 #define SPOPS_ATTENTION_NARROW_COLUMNS 16
 #define SPOPS_ATTENTION_NARROW_KEYS    896
 #define SPOPS_ATTENTION_NARROW_MOST    1024
