@@ -693,6 +693,37 @@ def test_damaged_files(scan, tmp_path, device):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("form", range(11))
+@pytest.mark.parametrize("kind", ["las", "laz"])
+def test_point_formats(tmp_path, device, form, kind):
+    """Copies have every dimension as it was but the labels, whatever scales there are: a negative one too."""
+    laspy, rng = pytest.importorskip("laspy"), np.random.default_rng(form)
+    pytest.importorskip("lazrs")
+    header = laspy.LasHeader(point_format=form, version="1.4" if form >= 6 else "1.3" if form >= 4 else "1.2")
+    header.scales, header.offsets = (-0.01, 0.02, 0.001), (1e6, -5e6, 3.0)
+    header.add_extra_dims([laspy.ExtraBytesParams("sure", "f4"), laspy.ExtraBytesParams("three", "3u2")])
+    before = laspy.LasData(header, laspy.ScaleAwarePointRecord.zeros(3000, header=header))
+    for name in before.point_format.dimension_names:
+        wide = before.point_format.dimension_by_name(name).num_elements
+        before[name] = rng.integers(-9000, 9000, 3000) if name in "XYZ" else rng.integers(0, 2, (3000, 3) if wide == 3 else 3000)
+    path = tmp_path / f"a.{kind}"
+    before.write(str(path))
+    field = ("classification", "guess", "user_data")[form % 3]
+    create = lambda: Job.create([path], tmp_path / "out", 2.0, 70, 5, keep_logits=True, field=field)
+    if kind == "laz" and form in (9, 10):
+        with pytest.raises(ValueError, match=f"a.laz: point format {form} of LAZ has wave packets"):
+            create()
+        return
+    job = create()
+    run(job, lambda: lambda tile: ((tile.index % 29).astype(np.uint8), tile.xyz), show=False)
+    after = laspy.read(job.target(0))
+    for name in before.point_format.dimension_names:
+        if name != field:
+            assert np.array_equal(np.asarray(before[name]), np.asarray(after[name])), name
+    assert np.array_equal(np.asarray(after[field]), np.arange(3000) % 29) and np.array_equal(job.labels_of(0)[1], laspy.read(path).xyz)
+    assert np.array_equal(after.header.scales, header.scales) and len(job.tiles()) > 3
+
+
 def test_half_written_is_swept(scan, tmp_path, device):
     """What a process left half written when it was killed goes with the next run, and is never taken for a part."""
     job = Job.create(scan, tmp_path / "out", 1.0, 50, 10, keep_logits=True)

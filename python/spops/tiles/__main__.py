@@ -197,7 +197,7 @@ def main(arguments=None) -> int:
 
         ray.init(address=a.address, log_to_driver=False, include_dashboard=False, runtime_env=runtime_env())
     make = partial(make_segment, a.network, a.checkpoint, a.device, a.dtype, a.logits)
-    memory = None if a.memory is None else int(a.memory * 2**30)
+    memory = None if a.memory is None else max(int(a.memory * 2**30), 1)
     try:
         run(job, make, a.engine, a.retries, not a.quiet, a.workers, a.cpus, a.gpus, a.readers, memory)
     except Failed as error:
