@@ -888,6 +888,26 @@ def test_commands_of_the_page(device):
         parse(["a.laz", "--no-such-option"])
 
 
+def test_dask_of_the_page(scan, tmp_path, device, monkeypatch):
+    """The page's functions for another engine, as they stand there, by threads and by processes."""
+    dask = pytest.importorskip("dask")
+    page = EXAMPLES.parents[1] / "docs" / "tiles.md"
+    if not page.is_file():
+        pytest.skip("docs/tiles.md: this is no checkout")
+    (block,) = re.findall(r"^```text\n(import dask\n.*?)^```$", page.read_text(), re.M | re.S)
+    for ours, here in (('"cuda"', repr(str(device))), ("voxel_m=0.1, tile_m=50, halo_voxels=197", "voxel_m=1.0, tile_m=130, halo_voxels=41")):
+        assert block.count(ours) == 1
+        block = block.replace(ours, here)
+    whole = one_tile(scan, tmp_path / "whole", device)
+    monkeypatch.chdir(tmp_path)
+    with dask.config.set(scheduler="threads", num_workers=2):
+        names = dict(files=scan, net=example("minkunet").small())
+        exec(compile(block, str(page), "exec"), names)
+    job = names["job"]
+    assert len(job.tiles()) > 1 and all(np.array_equal(job.labels_of(i)[0], whole.labels_of(i)[0]) for i in range(2))
+    assert job.is_written(0) and job.is_written(1)
+
+
 # ---- Ray ----------------------------------------------------------------------------------------
 
 
