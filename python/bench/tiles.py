@@ -178,7 +178,7 @@ def main():
     failed, left = {}, {}
     cut_not = [i for i in range(len(files)) if not job.is_cut(i)]
     left["cut"] = sum(job.files[i].num_points for i in cut_not)
-    timed("cut", engine._files_here, "cut", cut_not, job.cut, 2, True, failed, a.workers)
+    timed("cut", engine._files_here, job, "cut", cut_not, 2, True, failed, a.workers)
     if failed:
         raise SystemExit(f"cut: {failed}")
     every = job.tiles()
@@ -201,7 +201,7 @@ def main():
         memory.append(torch.cuda.max_memory_allocated() / 2**30)
     written_not = [i for i in range(len(files)) if not job.is_written(i) and job.is_complete(i)]
     left["write"] = sum(job.files[i].num_points for i in written_not)
-    timed("write", engine._files_here, "write", written_not, job.write, 2, True, failed, a.workers)
+    timed("write", engine._files_here, job, "write", written_not, 2, True, failed, a.workers)
     n = sum(f.num_points for f in job.files)
     left["label"] = round(n * len(keys) / len(every))
     network = dict(network=sum(seconds), points_read=sum(points), tile_ms=[round(1e3 * s, 1) for s in seconds])
