@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -128,12 +129,17 @@ def receptive_field(layers: Sequence[Layer], dims: int = 3, size_m: float | Sequ
 class Recorder:
     """The layers that a network runs, in their order. A layer is taken to read the last value of its stride.
 
-    That is never too little, because the last value of a stride stands for all that were there before it.
+    That is never too little, because the last value of a stride stands for all that were there before it. Layers that
+    other threads run meanwhile are not the network's.
     """
 
     def __init__(self, dims: int):
-        self.layers, self.kernels = [], {}
+        self.layers, self.kernels, self.thread = [], {}, threading.get_ident()
         self.begin(dims)
+
+    @property
+    def is_of_another(self) -> bool:
+        return threading.get_ident() != self.thread
 
     def begin(self, dims: int) -> None:
         if not self.layers:
@@ -152,6 +158,8 @@ class Recorder:
         self.last[into] = value
 
     def convolution(self, x, kernel, how: str, key) -> None:
+        if self.is_of_another:
+            return
         self.begin(x.dims)
         stride = x.stride
         if how == "inverse":
@@ -167,17 +175,22 @@ class Recorder:
             self.add("transposed", stride, [max(s // k, 1) for s, k in zip(stride, kernel.stride)], **shape)
 
     def devoxelize(self, x, interpolation: str) -> None:
+        if self.is_of_another:
+            return
         self.begin(x.dims)
         is_near = interpolation == "nearest" and max(x.stride) <= 7  # sizes of kernels end there; linear reads more
         self.add("transposed" if is_near else "linear", x.stride, (1,) * self.dims, size=x.stride if is_near else 1, stride=x.stride)
 
     def everything(self) -> None:
         """A layer that reads all rows."""
+        if self.is_of_another:
+            return
         for stride in list(self.last):
             self.add("all", stride)
 
 
 recorder: Recorder | None = None
+_one = threading.RLock()  # a recorder at a time
 
 
 def receptive_field_of(net, *inputs, size_m: float | Sequence[float] | None = None, **named) -> list[Reach]:
@@ -205,14 +218,16 @@ def receptive_field_of(net, *inputs, size_m: float | Sequence[float] | None = No
 
     global recorder
     dims = next((x.dims for x in (*inputs, *named.values()) if isinstance(x, SparseTensor)), 3)
-    recorder = Recorder(dims)
-    try:
-        with torch.no_grad():
-            net(*inputs, **named)
-        found: dict[tuple, Reach] = {}
-        for output in recorder.last.values():  # whichever net returns
-            for r in receptive_field(recorder.layers, recorder.dims, size_m, output):
-                found[r.stride] = found[r.stride] | r if r.stride in found else r
-        return [found[s] for s in sorted(found, key=lambda s: (math.prod(s), s))]
-    finally:
-        recorder = None
+    with _one:
+        before, mine = recorder, Recorder(dims)
+        recorder = mine
+        try:
+            with torch.no_grad():
+                net(*inputs, **named)
+        finally:
+            recorder = before
+    found: dict[tuple, Reach] = {}
+    for output in mine.last.values():  # whichever net returns
+        for r in receptive_field(mine.layers, mine.dims, size_m, output):
+            found[r.stride] = found[r.stride] | r if r.stride in found else r
+    return [found[s] for s in sorted(found, key=lambda s: (math.prod(s), s))]

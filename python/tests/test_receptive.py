@@ -147,6 +147,26 @@ def test_grow(device):
     assert reach.lower == reach.upper == (2, 2)
 
 
+def test_other_threads(device):
+    """Networks that other threads run meanwhile are not part of it, and two that are asked about do not mix."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    rows = grid((6, 6), device)
+    x = spops.SparseTensor(torch.zeros(len(rows), 1), rows)
+    wide, global_norm = snn.SubMConv2d(1, 1, 7), snn.InstanceNorm(1)
+
+    def net(y):
+        y = snn.SubMConv2d(1, 1, 3).eval()(y)
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(lambda: global_norm(wide(x))).result()
+        return y
+
+    assert receptive_field_of(net, x)[0].upper == (1, 1)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda size: receptive_field_of(snn.SubMConv2d(1, 1, size), x)[0].upper[0], [1, 3, 5, 7] * 5))
+    assert found == [0, 1, 2, 3] * 5
+
+
 def test_what_reads_everything(device):
     rows = grid((6, 6), device)
     x = spops.SparseTensor(torch.randn(len(rows), 1), rows)
