@@ -962,6 +962,42 @@ def test_ray(scan, tmp_path, device):
     assert job.is_written(0) and job.is_written(1)
 
 
+def test_ray_gives_up(scan, tmp_path, device):
+    """A tile that kills each process that loads it, and a file that kills each one that cuts it, are given up; Ray would go on for good."""
+    ray = pytest.importorskip("ray")
+    if device.type == "cuda" or ray.is_initialized():
+        pytest.skip("a cluster that is started here, beside whichever device there is")
+    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=runtime_env(env_vars={"PYTHONPATH": path}))
+    try:
+        try:
+            ray.get(ray.remote(lambda: None).remote(), timeout=90)
+        except ray.exceptions.GetTimeoutError:
+            pytest.skip("Ray's workers do not start here")
+        job = Watched.create(scan, tmp_path / "out", 1.0, 130, 10)
+        ends = tmp_path / "out" / "cut_1_always"
+        ends.touch()
+        with pytest.raises(Failed, match=f"1 parts failed\ncut {scan[1]}: its process ended each time"):
+            run(job, lambda: by_height_anywhere(), "ray", retries=1, show=False)
+        assert job.is_cut(0) and not job.is_cut(1)
+        ends.unlink()
+        job.cut(1)
+        bad = job.tiles()[1]
+        (tmp_path / "out" / "load_{}_{}_always".format(*bad)).touch()
+        with pytest.raises(Failed, match=r"1 parts failed\n\(.*its process ended each time"):
+            run(job, lambda: by_height_anywhere(), "ray", retries=1, show=False)
+        assert [k for k in job.tiles() if not job.is_labelled(k)] == [bad]
+    finally:
+        ray.shutdown()
+
+
+def by_height_anywhere():
+    """A function that processes without this module can have."""
+    import numpy
+
+    return lambda tile: (numpy.clip(tile.xyz[:, 2] - 100, 0, 31).astype(numpy.uint8), None)
+
+
 def test_ray_has_no_such_worker(scan, tmp_path, device):
     """What no worker can have is an error, not a wait for good."""
     ray = pytest.importorskip("ray")

@@ -14,6 +14,7 @@ class Watched(Job):
 
     def load(self, key, empty=np.empty):
         place, name = Path(self.out), f"{key[0]}_{key[1]}"
+        self._ends(f"load_{name}")
         loader = empty is not np.empty
         if loader and (place / f"dies_{name}").exists():
             (place / f"dies_{name}").unlink()

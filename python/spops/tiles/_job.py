@@ -4,7 +4,7 @@
     out/job.json            what the job is; another one is refused
     out/cut/F/I_J.bin       points of file F in cell (I, J), as they are stored; the folder has another name until all are there
     out/parts/I_J.npz       labels of a tile's core: files, how many points of each, their indices, in that order
-    out/tries/I_J           how often a tile was begun
+    out/tries/NAME          how often a tile, I_J, or another part was begun
     out/lock                held by the process that does all of it
     out/NAME.laz            copies of the files, with labels
 """
@@ -352,9 +352,9 @@ class Job:
         self.keep(tile, *said(key, function(tile)))
         return int(tile.is_core.sum())
 
-    def begin(self, key: Key) -> int:
-        """Count a try of a tile, also one that takes its process down. Returns how many there were before."""
-        place = self._at("tries", _name(key))
+    def begin(self, part: Key | str) -> int:
+        """Count a try of a tile, or of what has this name, also one that takes its process down. Returns how many there were before."""
+        place = self._at("tries", part if isinstance(part, str) else _name(part))
         tries = int(place.read_text()) if place.exists() else 0
         _write(place, lambda f: f.write(str(tries + 1).encode()))
         return tries

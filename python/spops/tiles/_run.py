@@ -202,9 +202,11 @@ def _key_of(text: str) -> Key:
     return int(i), int(j)
 
 
-def _read(job: Job, row: dict) -> dict:
+def _read(job: Job, retries: int, row: dict) -> dict:
     import pickle
 
+    if job.begin(f"read_{row['item']}") > retries:  # Ray would start it anew for good; who labels the tile counts too
+        return {"key": row["item"], "tile": b""}
     try:
         return {"key": row["item"], "tile": pickle.dumps(job.load(_key_of(row["item"])), protocol=5)}
     except Exception:  # the try itself loads again, and says what is wrong
@@ -243,7 +245,8 @@ def _run_ray(
         progress = Progress(name, len(parts), show)
 
         def one(row: dict) -> dict:
-            points, error = _tried(function, int(row["item"]), retries)
+            ends = job.begin(f"{name}_{row['item']}") > retries  # Ray would start it anew for good
+            points, error = (0, ENDED) if ends else _tried(function, int(row["item"]), retries)
             return {"part": row["item"], "points": points, "error": error}
 
         for row in ray.data.from_items(parts, override_num_blocks=len(parts)).map(one, num_cpus=1).iter_rows() if parts else ():
@@ -261,7 +264,7 @@ def _run_ray(
         # Actors hold what they have for the whole pass, so that readers must do with what is left, or with nothing.
         left = ray.cluster_resources().get("CPU", 0.0) - workers * has["num_cpus"]
         reading = dict(num_cpus=min(max(left / readers, 0.0), 1.0), compute=ray.data.TaskPoolStrategy(size=readers))
-        tiles = ray.data.from_items(keys, override_num_blocks=len(keys)).map(partial(_read, job), **reading)
+        tiles = ray.data.from_items(keys, override_num_blocks=len(keys)).map(partial(_read, job, retries), **reading)
         pool = ray.data.ActorPoolStrategy(size=workers)
         for row in tiles.map_batches(_Worker, fn_constructor_args=(job, make, retries), batch_size=1, compute=pool, **has).iter_rows():
             if row["error"]:
