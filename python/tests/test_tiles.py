@@ -526,6 +526,37 @@ def test_killed(scan, tmp_path, device):
     assert job.is_written(0) and job.is_written(1)
 
 
+ENDS = """
+import os, signal, sys
+from spops.tiles import Job, run
+from test_tiles import by_height
+
+def label(tile):
+    if tile.key == (8, 81):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return by_height(tile)
+
+run(Job.create(sys.argv[2:], sys.argv[1], 1.0, 60, 10, keep_logits=True), lambda: label, show=False, retries=1)
+"""
+
+
+def test_a_tile_ends_its_process(scan, tmp_path, device):
+    """The command that is started again goes past a tile that ended it as often as it may."""
+    job = Job.create(scan, tmp_path / "out", 1.0, 60, 10, keep_logits=True)
+    for i in range(2):
+        job.cut(i)
+    bad = job.tiles()[1]
+    (tmp_path / "job.py").write_text(ENDS.replace("(8, 81)", repr(bad)))
+    command = [sys.executable, str(tmp_path / "job.py"), str(tmp_path / "out"), *scan]
+    path = os.pathsep.join([str(Path(spops.__file__).parents[1]), str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
+    ended = [subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=False) for _ in range(3)]
+    assert [e.returncode for e in ended] == [-signal.SIGKILL, -signal.SIGKILL, 1]
+    assert f"1 parts failed\n{bad}: its process ended each time" in ended[2].stderr
+    assert [k for k in job.tiles() if not job.is_labelled(k)] == [bad]
+    run(job, lambda: by_height, show=False)
+    assert job.is_written(0) and job.is_written(1)
+
+
 def test_crop_independent_is_of_its_thread():
     """Plans of another thread are as they would be without."""
     from concurrent.futures import ThreadPoolExecutor

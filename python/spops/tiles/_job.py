@@ -361,7 +361,8 @@ class Job:
 
     @contextlib.contextmanager
     def alone(self):
-        """No other process does all of the job meanwhile. Forgets tries, and what was half written when a process ended."""
+        """No other process does all of the job meanwhile. What was half written when a process ended goes; tries are forgotten in the
+        end, so that those of a process that was killed count in the next one."""
         with open(self._at("lock"), "w", encoding="ascii") as lock:
             try:
                 import fcntl
@@ -373,9 +374,13 @@ class Job:
                 pass  # a file system, or a system, without
             for folder in self._at("cut").glob(".*"):
                 shutil.rmtree(folder, ignore_errors=True)
-            for p in (*self._at("tries").iterdir(), *self._at("parts").glob(".*.npz"), *self._at().glob(".*.la[sz]")):
+            for p in (*self._at("parts").glob(".*.npz"), *self._at().glob(".*.la[sz]")):
                 p.unlink(missing_ok=True)
-            yield
+            try:
+                yield
+            finally:
+                for p in self._at("tries").iterdir():
+                    p.unlink(missing_ok=True)
 
     # ---- Write ----------------------------------------------------------------------------------
 
