@@ -162,8 +162,9 @@ def test_other_threads(device):
         return y
 
     assert receptive_field_of(net, x)[0].upper == (1, 1)
+    layers = [snn.SubMConv2d(1, 1, size) for size in (1, 3, 5, 7)] * 5
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda size: receptive_field_of(snn.SubMConv2d(1, 1, size), x)[0].upper[0], [1, 3, 5, 7] * 5))
+        found = list(pool.map(lambda layer: receptive_field_of(layer, x)[0].upper[0], layers))
     assert found == [0, 1, 2, 3] * 5
 
 

@@ -634,7 +634,7 @@ def test_what_a_function_says(scan, tmp_path, device):
         with pytest.raises(error, match=rf"tile \(\d+, \d+\): {text}"):
             job.label(key, lambda tile: given)
         assert not job.is_labelled(key)
-    job.label(key, lambda tile: (torch.arange(n) % 16, torch.ones(n, 2)))
+    job.label(key, lambda tile: (torch.arange(n, device="cpu") % 16, torch.ones(n, 2, device="cpu")))
     job.write(0)
     laspy = pytest.importorskip("laspy")
     assert np.array_equal(np.asarray(laspy.read(job.target(0)).return_number), np.arange(n) % 16)
