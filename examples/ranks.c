@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Training of a MinkUNet over ranks that are threads of this process, on the CPU or on GPUs. Without
- * options small clouds are trained on for two steps by 1, 2, 3 and 8 ranks, in several partitions, and
+ * Training of a MinkUNet over ranks that are threads of this process, on the CPU or on GPUs, or processes
+ * with a GPU each. Without options small clouds are trained on for two steps by 1, 2, 3 and 8 ranks, in several partitions, and
  * outputs, gradients, parameters and running statistics are compared bit for bit with those of one rank.
  *
  *     ranks [--backend cpu|cuda] [--dtype f32|f16] [--width 0.125] [--levels 3] [--voxels 3000] [--ranks 2]
@@ -9,6 +9,8 @@
  *     --cloud ground|gyroid       what the voxels are of
  *     --chunks 16                 into which the set is cut, whatever the number of ranks
  *     --nccl 1                    each rank has a GPU; else ranks share one, and rows are copied
+ *     --process R --id FILE       this process is rank R of --ranks N alone, over NCCL, whose id rank 0 puts into FILE
+ *     --gpu G                     of a process; without it its rank
  *     --graph 1                   a step once more, captured with what it exchanges (over NCCL)
  *     --timeout 60                seconds that a rank waits for others
  *     --any-dataflow 1            plans know every way of running, also where implicit GEMM serves all
@@ -25,6 +27,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { STEPS = 2 };
 
@@ -33,8 +36,9 @@ typedef struct options {
     spops_dtype dtype;
     double width;
     int levels, ranks, time_ranks, launches, nccl, graph, chunks, timeout, any_dataflow, layers;
+    int process, gpu; /* -1: ranks are threads; the process's number */
     int64_t voxels;
-    const char *cloud, *output;
+    const char *cloud, *output, *id;
 } options;
 
 /* ---- A rank -------------------------------------------------------------------------------------- */
@@ -51,6 +55,7 @@ typedef struct job {
     const options *o;
     const ranks_cloud *cloud;
     int steps, ranks, first_chunk[RANKS_MOST + 1], has_first;
+    int is_part; /* of all ranks this process has one, o->process */
     spops_comm_group *group;
     pthread_barrier_t met; /* all ranks have a context, and rank 0 has put an id */
     uint8_t id[SPOPS_COMM_NCCL_ID_BYTES];
@@ -70,6 +75,12 @@ struct rank {
         fprintf(stderr, "rank %d: %s\n", r->number, spops_last_error((d)->ctx));                   \
         return 1;                                                                                  \
     }
+
+/* The first rank of this process. */
+static int first_rank(const job *j)
+{
+    return j->is_part ? j->o->process : 0;
+}
 
 /* The partition of a slice of rows that the rank reads, then the rows that it owns. */
 static int take_rows(const rank *r, const device *d, spops_comm *comm, spops_partition **partition,
@@ -119,7 +130,7 @@ static int read_f32(const device *d, const void *from, spops_dtype dtype, int64_
     return failed;
 }
 
-/* What this rank has of the results: its rows of the output, and of what all have rank 0's. */
+/* What this rank has of the results: its rows of the output, and of what all have the first rank's here. */
 static int keep_results(const rank *r, const ranks_network *n, const int64_t *at)
 {
     const ranks_level *level = &n->levels[0];
@@ -136,7 +147,7 @@ static int keep_results(const rank *r, const ranks_network *n, const int64_t *at
     for (int64_t i = 0; i < owned && !failed; ++i)
         memcpy(to->output + at[item[i]] * RANKS_OUTPUTS, output + i * RANKS_OUTPUTS,
                RANKS_OUTPUTS * sizeof *output);
-    if (r->number == 0 && !failed) {
+    if (r->number == first_rank(r->j) && !failed) {
         const size_t p = (size_t)n->num_parameters * sizeof(float);
         const size_t m = (size_t)n->num_moments * sizeof(float);
         to->num_parameters = n->num_parameters;
@@ -189,7 +200,36 @@ static int run_network(const rank *r, const device *d, spops_comm *comm, ranks_n
     return failed;
 }
 
-/* Threads of this process with a GPU each, over NCCL, or that share what there is. */
+/* The id of NCCL goes from rank 0 to other processes by a file, which is there whole or not at all. */
+static int put_id(const job *j)
+{
+    char part[4096];
+    FILE *f = fopen(j->o->id, "rb");
+    int failed;
+
+    if (f != NULL) return fclose(f), fprintf(stderr, "--id: %s is there already\n", j->o->id), 1;
+    if (snprintf(part, sizeof part, "%s.part", j->o->id) >= (int)sizeof part) return 1;
+    f = fopen(part, "wb");
+    failed = f == NULL || fwrite(j->id, 1, sizeof j->id, f) != sizeof j->id;
+    failed = (f != NULL && fclose(f) != 0) || failed || rename(part, j->o->id) != 0;
+    if (failed) perror(j->o->id);
+    return failed;
+}
+
+static int read_id(job *j)
+{
+    const struct timespec pause = {0, 10000000};
+    for (int i = 0; i < 100 * j->o->timeout; ++i) {
+        FILE *f = fopen(j->o->id, "rb");
+        const int is_read = f != NULL && fread(j->id, 1, sizeof j->id, f) == sizeof j->id;
+        if (f != NULL) (void)fclose(f);
+        if (is_read) return 0;
+        (void)nanosleep(&pause, NULL);
+    }
+    return fprintf(stderr, "--id: no %s came within %d s\n", j->o->id, j->o->timeout), 1;
+}
+
+/* Threads of this process with a GPU each, over NCCL, or that share what there is; or a process of several. */
 static int join_ranks(rank *r, const device *d, spops_comm **comm)
 {
     job *j = r->j;
@@ -201,9 +241,11 @@ static int join_ranks(rank *r, const device *d, spops_comm **comm)
     }
     r->failed = r->number == 0 && spops_comm_get_nccl_id(d->ctx, j->id) != SPOPS_STATUS_OK;
     if (r->failed) fprintf(stderr, "%s\n", spops_last_error(d->ctx));
+    if (j->is_part && !r->failed) r->failed = r->number == 0 ? put_id(j) : read_id(j);
     (void)pthread_barrier_wait(&j->met);
-    if (j->all[0].failed) return 1;
+    if (j->all[first_rank(j)].failed) return 1;
     SAY(d, spops_comm_create_nccl_id(d->ctx, j->id, j->ranks, r->number, &o, comm));
+    if (j->is_part && r->number == 0) (void)remove(j->o->id); /* all ranks have it */
     return 0;
 }
 
@@ -213,8 +255,9 @@ static void *run_rank(void *argument)
     ranks_network *n = (ranks_network *)calloc(1, sizeof *n);
     spops_comm *comm = NULL;
     device d;
-    const int opened =
-        n != NULL && !device_open_on(&d, r->j->o->backend, r->j->o->nccl ? r->number : 0);
+    const options *o = r->j->o;
+    const int gpu = !o->nccl ? 0 : o->gpu >= 0 ? o->gpu : o->process >= 0 ? o->process : r->number;
+    const int opened = n != NULL && !device_open_on(&d, o->backend, gpu);
 
     r->failed = !opened;
     (void)pthread_barrier_wait(&r->j->met);
@@ -239,20 +282,23 @@ static void *run_rank(void *argument)
 static int run_job(job *j)
 {
     rank ranks[RANKS_MOST];
+    const int first = first_rank(j), end = j->is_part ? first + 1 : j->ranks;
+    const size_t output_bytes = (size_t)j->cloud->n * RANKS_OUTPUTS * sizeof *j->r.output;
     int failed = 0;
 
     memset(ranks, 0, sizeof ranks);
     j->all = ranks;
-    j->r.output = (float *)calloc((size_t)j->cloud->n * RANKS_OUTPUTS, sizeof *j->r.output);
-    if (j->r.output == NULL || pthread_barrier_init(&j->met, NULL, (unsigned)j->ranks) != 0 ||
+    j->r.output = (float *)malloc(output_bytes + 1);
+    if (j->r.output == NULL || pthread_barrier_init(&j->met, NULL, (unsigned)(end - first)) != 0 ||
         spops_comm_group_create(j->ranks, &j->group) != SPOPS_STATUS_OK)
         return 1;
-    for (int i = 0; i < j->ranks; ++i) {
+    memset(j->r.output, 0xff, output_bytes); /* rows that no rank writes */
+    for (int i = first; i < end; ++i) {
         ranks[i].j = j;
         ranks[i].number = i;
         if (pthread_create(&ranks[i].thread, NULL, run_rank, &ranks[i]) != 0) return 1;
     }
-    for (int i = 0; i < j->ranks; ++i) {
+    for (int i = first; i < end; ++i) {
         pthread_join(ranks[i].thread, NULL);
         failed |= ranks[i].failed;
     }
@@ -335,6 +381,42 @@ static int check_loss(const options *o, const ranks_cloud *c, const results *aft
     return judged && !right;
 }
 
+static int differs(const job *one, const job *many)
+{
+    const results *a = &one->r, *b = &many->r;
+    return differ(a->output, b->output, one->cloud->n * RANKS_OUTPUTS, "output") |
+           differ(a->gradients, b->gradients, a->num_parameters, "gradients") |
+           differ(a->parameters, b->parameters, a->num_parameters, "parameters") |
+           differ(a->running, b->running, a->num_moments, "running statistics");
+}
+
+/* This process's part of the steps of all, beside all of them by itself. */
+static int check_process(const options *o, const ranks_cloud *c)
+{
+    job one = {.o = o, .cloud = c, .steps = STEPS}, part = one;
+    float unwritten;
+    int64_t rows = 0;
+    int bad;
+
+    memset(&unwritten, 0xff, sizeof unwritten);
+    part.is_part = 1;
+    deal(&one, 1, 0);
+    deal(&part, o->ranks, 0);
+    if (run_job(&part) || run_job(&one)) return 1;
+    for (int64_t i = 0; i < c->n; ++i)
+        if (memcmp(&part.r.output[i * RANKS_OUTPUTS], &unwritten, sizeof unwritten) != 0)
+            ++rows;
+        else
+            memcpy(&part.r.output[i * RANKS_OUTPUTS], &one.r.output[i * RANKS_OUTPUTS],
+                   RANKS_OUTPUTS * sizeof unwritten);
+    bad = differs(&one, &part);
+    printf("process %d of %d, %lld of %lld rows: the bits of one rank after %d steps: %s\n",
+           o->process, o->ranks, (long long)rows, (long long)c->n, STEPS, bad ? "WRONG" : "right");
+    free_results(&one.r);
+    free_results(&part.r);
+    return bad;
+}
+
 static int check(const options *o, const ranks_cloud *c)
 {
     const int all[] = {1, 2, 3, 8}, *const counts = o->ranks > 0 ? &o->ranks : all;
@@ -355,10 +437,7 @@ static int check(const options *o, const ranks_cloud *c)
             int bad;
             deal(&many, counts[i], how);
             if (run_job(&many)) return 1;
-            bad = differ(one.r.output, many.r.output, c->n * RANKS_OUTPUTS, "output") |
-                  differ(one.r.gradients, many.r.gradients, one.r.num_parameters, "gradients") |
-                  differ(one.r.parameters, many.r.parameters, one.r.num_parameters, "parameters") |
-                  differ(one.r.running, many.r.running, one.r.num_moments, "running statistics");
+            bad = differs(&one, &many);
             printf("%d ranks, %s: the bits of one rank after %d steps: %s\n", counts[i], names[how],
                    STEPS, bad ? "WRONG" : "right");
             wrong |= bad;
@@ -525,7 +604,9 @@ static int take_option(options *o, const char *name, const char *value)
                    {"--chunks", &o->chunks, 1, 4096},
                    {"--any-dataflow", &o->any_dataflow, 0, 1},
                    {"--layers", &o->layers, 0, 1},
-                   {"--timeout", &o->timeout, 1, 1000000}};
+                   {"--timeout", &o->timeout, 1, 1000000},
+                   {"--process", &o->process, 0, RANKS_MOST - 1},
+                   {"--gpu", &o->gpu, 0, 1023}};
     char *end = NULL;
     const double number = strtod(value, &end);
     const int is_number = end != value && *end == '\0';
@@ -559,6 +640,8 @@ static int take_option(options *o, const char *name, const char *value)
         o->cloud = clouds[word == 1];
     } else if (strcmp(name, "--output") == 0) {
         o->output = value;
+    } else if (strcmp(name, "--id") == 0) {
+        o->id = value;
     } else {
         return fprintf(stderr, "%s: no such option\n", name);
     }
@@ -576,15 +659,24 @@ int main(int argc, char **argv)
     o.launches = 5;
     o.chunks = 16;
     o.timeout = 60;
+    o.process = o.gpu = -1;
     o.cloud = "ground";
     for (int i = 1; i < argc; i += 2) {
         if (i + 1 == argc) return fprintf(stderr, "%s: expected a value after it\n", argv[i]), 2;
         if (take_option(&o, argv[i], argv[i + 1])) return 2;
     }
+    if (o.process >= 0 && (!o.nccl || o.process >= o.ranks || o.id == NULL || o.time_ranks > 0))
+        return fprintf(
+                   stderr,
+                   "--process is %d, expected --nccl 1, --ranks above it, --id, and no --time\n",
+                   o.process),
+               2;
     if (o.layers) return print_layers(&o);
     if (o.cloud[1] == 'y' ? ranks_cloud_gyroid(&c, o.voxels) : ranks_cloud_ground(&c, o.voxels))
         return 1;
-    failed = o.time_ranks > 0 ? measure(&o, &c) : check(&o, &c);
+    failed = o.process >= 0     ? check_process(&o, &c)
+             : o.time_ranks > 0 ? measure(&o, &c)
+                                : check(&o, &c);
     free(c.rows);
     return failed;
 }

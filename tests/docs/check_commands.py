@@ -167,6 +167,7 @@ RULES = [
     (r"python3 ", try_python),
     (r"tests/", try_script),
     (r"minkunet|centerpoint|spconv_benchmark|decoder|dit_block|segment_train|memory_of_network|ranks", example_is_there),
+    (r"mpirun -n \d+ sh -c '", lambda c: example_is_there(c.split("'")[1])),  # no MPI is needed to build or test
     (r"cmake -B \S+ -DSPOPS_CUDA=ON", try_configure),
     (r"build-bench/tools/spops bench", lambda c: try_bench(c.removeprefix("build-bench/tools/"))),
     (r"pip install \./python$|python -m spops\.demo$|python -m spops\.tiles |python python/bench/|python train_segment\w*\.py ", lambda c: None),  # scripts/wheel, scripts/test python
