@@ -49,6 +49,14 @@ def _agreed(comm: Comm, make):
     return made
 
 
+def _same(comm: Comm, name: str, value: int) -> None:
+    """An error on all ranks where one has another number than rank 0."""
+    numbers = [int.from_bytes(b, "little", signed=True) for b in comm.gather(int(value).to_bytes(8, "little", signed=True))]
+    for r, n in enumerate(numbers):
+        if n != numbers[0]:
+            raise ValueError(f"{name} is {n} on rank {r}, {numbers[0]} on rank 0")
+
+
 def _set(comm: Comm, rows: Tensor, **options) -> Plan:
     if rows.dim() != 2 or not 2 <= rows.shape[1] <= 5 or rows.is_floating_point() or rows.device != comm.device:
         raise ValueError(f"rows are {list(rows.shape)} of {rows.dtype} on {rows.device}, expected integers [N, 1 + D] on {comm.device}")
@@ -139,6 +147,7 @@ class Partition:
             return owners
 
         owners = _agreed(comm, ready)
+        _same(comm, "Partition: number of values", len(values))
         order = torch.argsort(owners, stable=True).to(comm.device)
         counts = [int(n) for n in torch.bincount(owners, minlength=comm.num_ranks)]
         sizes = comm.gather(bytes((_c.c_int64 * comm.num_ranks)(*counts)))
@@ -374,6 +383,7 @@ def make_levels(partition: Partition, rows: Tensor, num_levels: int = 1, *, reac
 
     All ranks call. Reach and max_cols are those of :class:`Halo`, on every level."""
     levels: list[Level] = []
+    _same(partition.comm, "make_levels: num_levels", num_levels)
     for n in range(num_levels):
         if n > 0:
             lower, upper = partition.box(2**n)

@@ -293,6 +293,22 @@ def test_refusals_are_those_of_all_ranks():
         sr.Halo(partition, rows[:0])
 
 
+def test_numbers_that_differ_between_ranks():
+    rows, feats, _ = cloud()
+
+    def body(comm):
+        mine = slice(comm.rank, None, 3)
+        partition = sr.Partition(comm, rows[mine])
+        with pytest.raises(ValueError, match="Partition: number of values is 2 on rank 2, 1 on rank 0"):
+            partition.to_owners(rows[mine], *[feats[mine]] * (2 if comm.rank == 2 else 1))
+        (owned,) = partition.to_owners(rows[mine])
+        with pytest.raises(ValueError, match="make_levels: num_levels is 2 on rank 1, 3 on rank 0"):
+            sr.make_levels(partition, owned, 2 if comm.rank == 1 else 3)
+        assert len(sr.make_levels(partition, owned, 2)) == 2
+
+    whole(*run_ranks(3, "cpu", body))
+
+
 def test_a_rank_that_stops():
     rows, feats, _ = cloud()
 
