@@ -95,7 +95,8 @@ int32_t tile_of(const spops_context *ctx, const spops_igemm_args *args)
                                  has_igemm_pairs(args),
                                  args->x.dtype == SPOPS_DTYPE_F32,
                                  args->x.cols * (int64_t)spops_dtype_bytes(args->x.dtype),
-                                 s->taps_a_row};
+                                 s->taps_a_row,
+                                 args->reads_ahead};
     const bool asks = args->tile != 0 && !spops_igemm_is_gradient(args->tile);
     return asks ? args->tile : spops_igemm_tile(&at);
 }

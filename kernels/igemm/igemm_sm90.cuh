@@ -88,13 +88,12 @@ constexpr int igemm_tickets = 2; // of blocks; those of tiles in several shares 
 //
 // BATCH: rows of -2 are sums, of which a lane has so many on their way together; 0: there are none.
 // LATE: a gather warp looks at a record's head when it copies, and the last block of a tile leaves no part. Narrower
-// tiles lose 1 to 3 % by it. EARLY: not so in wide ones.
-template <int COLS_, int GROUPS_, int GATHER_WARPS_, int STAGES_, int BLOCKS_, int BATCH_ = 0,
-          bool EARLY = false>
+// tiles lose 1 to 3 % by it, these gain 2 to 3 %.
+template <int COLS_, int GROUPS_, int GATHER_WARPS_, int STAGES_, int BLOCKS_, int BATCH_ = 0>
 struct igemm_sm90_policy {
     static constexpr int BATCH = BATCH_;
     static constexpr bool ADDS = BATCH > 0;
-    static constexpr bool LATE = !ADDS && COLS_ >= 128 && !EARLY;
+    static constexpr bool LATE = !ADDS && COLS_ >= 128;
     static constexpr int COLS = COLS_, GROUPS = GROUPS_, GATHER_WARPS = GATHER_WARPS_;
     static constexpr int STAGES = STAGES_, BLOCKS = BLOCKS_;
     static constexpr int stride = GATHER_WARPS / GROUPS; // stages between a gather warp's

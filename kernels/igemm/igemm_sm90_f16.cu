@@ -21,8 +21,8 @@ size_t spops::igemm_sm90_scratch_bytes(const spops_context *ctx, int64_t max_rec
     };
 #define SPOPS_TILE(number, where, max, percent, columns, ...)                                      \
     if ((max_cols > columns / 2 || number == forced) &&                                            \
-        igemm_policy<__half, where, columns, __VA_ARGS__>::SHARES)                                 \
-        consider(igemm_policy<__half, where, columns, __VA_ARGS__>());
+        igemm_policy<columns, __VA_ARGS__>::SHARES)                                                \
+        consider(igemm_policy<columns, __VA_ARGS__>());
     SPOPS_IGEMM_SM90_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
 #define SPOPS_TILE(number, ...)                                                                    \

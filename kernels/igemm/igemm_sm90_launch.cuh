@@ -85,10 +85,9 @@ spops_status launch_policy(spops_context *ctx, const spops_igemm_args *args, con
                                                 (size_t)P::shared_bytes, p);
 }
 
-// Of a row of the table, for rows of numbers T.
-template <class T, int WHERE, int COLS, int GATHER_WARPS, int STAGES, int BLOCKS, int BATCH>
-using igemm_policy = igemm_sm90_policy<COLS, 2, GATHER_WARPS, STAGES, BLOCKS, BATCH,
-                                       WHERE == SPOPS_IGEMM_EARLY && sizeof(T) == 2>;
+// Of a row of the table.
+template <int COLS, int GATHER_WARPS, int STAGES, int BLOCKS, int BATCH>
+using igemm_policy = igemm_sm90_policy<COLS, 2, GATHER_WARPS, STAGES, BLOCKS, BATCH>;
 
 template <class T, operand B>
 spops_status launch_form(spops_context *ctx, const spops_igemm_args *args, const weight_form &f,
@@ -96,7 +95,7 @@ spops_status launch_form(spops_context *ctx, const spops_igemm_args *args, const
 {
     switch (tile) {
 #define SPOPS_TILE(number, where, max, percent, ...)                                               \
-    case number: return launch_policy<igemm_policy<T, where, __VA_ARGS__>, T, B>(ctx, args, f);
+    case number: return launch_policy<igemm_policy<__VA_ARGS__>, T, B>(ctx, args, f);
         SPOPS_IGEMM_SM90_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
     default: return no_igemm_tile(ctx, tile);
@@ -122,8 +121,8 @@ template <class P, class T> spops_status prepare_policy(spops_context *ctx)
 template <class T> spops_status prepare_igemm_sm90(spops_context *ctx, bool adds, int32_t forced)
 {
 #define SPOPS_TILE(number, where, max, percent, ...)                                               \
-    if (igemm_policy<T, where, __VA_ARGS__>::ADDS == adds && spops_igemm_leaves(forced, number))   \
-        SPOPS_TRY((prepare_policy<igemm_policy<T, where, __VA_ARGS__>, T>(ctx)));
+    if (igemm_policy<__VA_ARGS__>::ADDS == adds && spops_igemm_leaves(forced, number))             \
+        SPOPS_TRY((prepare_policy<igemm_policy<__VA_ARGS__>, T>(ctx)));
     SPOPS_IGEMM_SM90_TILES(SPOPS_TILE)
 #undef SPOPS_TILE
     return SPOPS_STATUS_OK;

@@ -13,7 +13,7 @@
 //
 // X(number,
 //   where    FEW: only for tiles of rows of groups that are fewer than half of the multiprocessors, whom
-//            nobody shares; EARLY: only where spops_igemm_looks_early says so; ANY,
+//            nobody shares; ALONE: only where spops_igemm_goes_alone says so; ANY,
 //   max      columns of the output, at most,
 //   percent  where a tile of twice the columns takes so many percent of the time of this one: this one
 //            where that is less time for all rounds of tiles; 0: wherever `max` says,
@@ -28,13 +28,13 @@
 // H100, f16, 96 to 96 columns in tiles of 96 and of 128, us: conv_lidar 49.5, 56.0; conv_indoor 192, 217;
 // conv_shell 214, 243.
 #define SPOPS_IGEMM_SM90_TILES(X)                                                                  \
+    X(22, SPOPS_IGEMM_ALONE, 32, 0, 32, 8, 8, 1, 0)                                                \
     X(1, SPOPS_IGEMM_ANY, 32, 0, 32, 8, 4, 2, 0)                                                   \
+    X(21, SPOPS_IGEMM_ALONE, 64, 0, 64, 8, 8, 1, 0)                                                \
     X(2, SPOPS_IGEMM_ANY, 64, 0, 64, 4, 4, 2, 0)                                                   \
     X(3, SPOPS_IGEMM_FEW, INT64_MAX, 0, 64, 4, 4, 2, 0)                                            \
     X(18, SPOPS_IGEMM_ANY, 96, 0, 96, 8, 8, 1, 0)                                                  \
-    X(21, SPOPS_IGEMM_EARLY, 128, 0, 128, 8, 6, 1, 0)                                              \
     X(4, SPOPS_IGEMM_ANY, 128, 0, 128, 8, 6, 1, 0)                                                 \
-    X(22, SPOPS_IGEMM_EARLY, INT64_MAX, 0, 256, 4, 4, 1, 0)                                        \
     X(5, SPOPS_IGEMM_ANY, INT64_MAX, 0, 256, 4, 4, 1, 0)                                           \
     X(6, SPOPS_IGEMM_ANY, 64, 0, 64, 12, 8, 1, 3)                                                  \
     X(7, SPOPS_IGEMM_ANY, 128, 0, 128, 12, 6, 1, 3)                                                \
@@ -42,7 +42,7 @@
     X(9, SPOPS_IGEMM_ANY, INT64_MAX, 0, 256, 4, 4, 1, 6)
 
 // When a row of the table is taken.
-enum { SPOPS_IGEMM_ANY, SPOPS_IGEMM_FEW, SPOPS_IGEMM_EARLY };
+enum { SPOPS_IGEMM_ANY, SPOPS_IGEMM_FEW, SPOPS_IGEMM_ALONE };
 
 // Pairs of tiles on sm_90 (igemm_pairs_sm90.cuh). Where they cannot be, one of them asks for the tile of as many
 // columns.
@@ -163,6 +163,7 @@ typedef struct spops_igemm_case {
     bool f32;           // rows of x are
     int64_t row_bytes;  // of x
     int32_t taps_a_row; // of the schedule, on average; 0: not known
+    bool reads_ahead;   // blocks begin beside those of the layer before
 } spops_igemm_case;
 
 static inline int64_t spops_igemm_rounds(const spops_igemm_case *at, int64_t columns)
@@ -191,6 +192,25 @@ static inline bool spops_igemm_few_tiles(int64_t max_tiles, int32_t num_processo
     return max_tiles < 3 * (int64_t)num_processors;
 }
 
+// Whether single tiles come out even on the blocks where pairs do not: a little below three a multiprocessor, where rows have not so
+// few taps that most tiles are light. Where they have fewer than ten, the last tiles are light, and 2.6 suffice.
+//
+// H100, f16, 3 x 3 x 3, cold, us, in pairs and alone: tiles a multiprocessor, taps a row; 128 to 128; 96 to 96 channels.
+//     gyroid  2.6, 14.8    65.2, 66.0;    56.7, 60.3        lidar  2.5, 6.3    45.4, 44.3;    39.4, 41.1
+//     room    2.7, 13.9    67.6, 67.9;    58.4, 61.8               2.6, 8.2    54.8, 51.6;    47.2, 46.3
+//             2.9, 13.9    71.8, 69.1;    62.5, 62.8               2.9, 8.0    58.8, 52.7;    50.4, 47.7
+//     gyroid  3.0, 14.9    70.6, 68.0;    61.6, 61.7               3.0, 5.8    50.3, 46.3;    43.2, 41.0
+//     room    3.02, 13.9   71.6, 74.0;    61.9, 66.5        scans  2.2, 4.4    37.2, 40.1;    31.8, 34.2
+//     gyroid  3.3, 14.7    76.6, 81.6;    65.7, 73.0               2.6, 1.9    31.6, 36.7;    27.2, 33.2
+// 256 to 128 channels are faster in pairs in all of these but the last lidar (75.1, 84.6).
+static inline bool spops_igemm_single_tiles_are_even(const spops_igemm_case *at)
+{
+    const int64_t tiles = 100 * at->max_tiles, processors = at->num_processors;
+    if (at->taps_a_row < 5 || at->row_bytes >= 512 || tiles > 300 * processors) return false;
+    return at->taps_a_row < 10 ? tiles >= 255 * processors
+                               : tiles >= 285 * processors && at->cols > 96;
+}
+
 // Whether tiles go in pairs. Pairs read fewer bytes of weights. But few pairs do not come out even on the blocks, and a
 // share costs twice that of a tile.
 //
@@ -214,7 +234,7 @@ static inline bool spops_igemm_takes_pairs(const spops_igemm_case *at)
 {
     if (!at->sm90 || !at->has_pairs || at->cols <= 64 || at->cols > 128) return false;
     if (at->max_tiles >= 8 * (int64_t)at->num_processors) return true;
-    if (at->whole || at->row_bytes <= 128) return false;
+    if (at->whole || at->row_bytes <= 128 || spops_igemm_single_tiles_are_even(at)) return false;
     if (spops_igemm_few_tiles(at->max_tiles, at->num_processors)) return at->taps_a_row > 0;
     return at->taps_a_row >= 8 || at->row_bytes >= 512;
 }
@@ -229,23 +249,52 @@ static inline int32_t spops_igemm_pair_cost(int64_t max_tiles, int32_t num_proce
     return spops_igemm_few_tiles(max_tiles, num_processors) ? 2 : 4;
 }
 
-// Whether a gather warp of a single tile of 128 columns or more looks at a record's head early (LATE in igemm_sm90.cuh), for
-// 16 bits. Rows of f32 never do: they gain 2 to 10 % by looking late.
+// Whether a block of up to 64 columns has a multiprocessor alone, with more gather warps and stages. A block of two on a multiprocessor
+// takes 0.47 us a stage however few blocks run; alone it takes less, but two tiles of many taps one after the other take longer than
+// beside each other. Bits are the same. A layer that reads ahead leaves room for the blocks of the layer before. Rows of f32 were not
+// measured.
 //
-// H100, f16, cold, us, early and late, 256 to 256 channels: room 135.9, 132.5; lidar of 0.2 m 128.4, 126.8; gyroid 3.0 202.1,
-// 203.2; lidar of 0.1 m 130.8, 132.9; gyroid 18 1,071.9, 1,074.0. 64 to 128: gyroid 3.0 42.2, 41.5, 4.5 58.9, 58.1; lidar of
-// 0.1 m 30.1, 30.6. Rows of groups were not measured: they stay as they were.
-static inline bool spops_igemm_looks_early(const spops_igemm_case *at)
+// H100, f16, 3 x 3 x 3, cold, us, two blocks a multiprocessor and one: tiles a multiprocessor, taps a row; 64 to 64; 256 to 64; 32 to 64;
+// 32 to 32 channels.
+//     gyroid  0.04, 13.1    19.8, 17.4;    54.5, 46.6;    14.4, 12.7;    13.3, 12.0
+//             0.83, 14.6    19.3, 16.7;    50.4, 44.8;    14.6, 12.8;    13.5, 12.7
+//             1.01, 14.8    19.9, 21.1;    54.8, 56.5;    13.9, 15.9;    13.7, 14.9
+//             1.98, 14.7    23.6, 25.4;    68.4, 75.8;    16.8, 18.5;    16.7, 17.4
+//     room    0.80, 14.0    19.7, 17.6;    54.3, 48.0;    14.9, 13.4;    13.7, 12.7
+//             1.70, 14.0    23.2, 24.4;    66.2, 73.8;    16.2, 17.9;    16.0, 17.3
+//     lidar   0.98, 8.0     20.5, 17.7;    54.9, 48.3;    14.6, 13.0;    13.5, 12.9
+//             1.71, 7.2     21.6, 21.2;    60.7, 58.9;    15.5, 15.6;    14.8, 15.3
+//             2.48, 6.3     25.6, 22.2;    72.5, 63.7;    18.5, 16.4;    16.4, 16.0
+//             4.08, 4.5     26.8, 23.8;    76.4, 66.0;    19.0, 20.3;    17.8, 20.0
+static inline bool spops_igemm_goes_alone(const spops_igemm_case *at)
 {
-    if (at->f32) return false;
-    if (!at->records) return true;
-    if (spops_igemm_few_tiles(at->max_tiles, at->num_processors)) return false;
-    return at->cols > 128 || at->taps_a_row < 8;
+    if (!at->records || at->f32 || at->reads_ahead) return false;
+    if (at->max_tiles <= at->num_processors) return true;
+    const int64_t tiles = 100 * at->max_tiles, processors = at->num_processors;
+    return at->cols > 32 && at->row_bytes > 64 && at->taps_a_row >= 4 && at->taps_a_row <= 6 &&
+           tiles >= 240 * processors && tiles <= 410 * processors;
+}
+
+// Whether up to 256 columns go in tiles of 128, which are twice as many. A tile of 256 is shared up to two a multiprocessor; a little
+// above, where rows have few taps and most tiles are light, the heaviest would take as long as all others.
+//
+// H100, f16, 3 x 3 x 3, cold, us, 256 to 256 channels in tiles of 256 and of 128: tiles a multiprocessor, taps a row.
+//     scans 2.2, 4.4 104.1, 81.4; 2.5, 2.8 94.7, 77.5; 2.6, 1.9 91.6, 68.4
+//     lidar 2.0, 6.8 116.8, 105.6; 2.5, 6.3 120.1, 116.3; 2.1, 8.7 134.8, 136.3; 3.0, 5.8 120.4, 127.6; 4.1, 4.5 126.4, 137.6
+//     room 2.3, 14.0 171.2, 197.2
+static inline bool spops_igemm_halves_columns(const spops_igemm_case *at)
+{
+    if (!at->sm90 || !at->records || at->adds || at->whole || at->f32) return false;
+    if (at->cols <= 128 || at->cols > 256 || at->taps_a_row == 0 || at->taps_a_row > 6)
+        return false;
+    const int64_t tiles = 100 * at->max_tiles, processors = at->num_processors;
+    return tiles > 200 * processors && tiles <= (at->taps_a_row < 5 ? 270 : 250) * processors;
 }
 
 static inline int32_t spops_igemm_tile(const spops_igemm_case *at)
 {
     if (spops_igemm_whole_tile(at) != 0) return spops_igemm_whole_tile(at);
+    if (spops_igemm_halves_columns(at)) return 4;
     if (spops_igemm_takes_pairs(at)) {
 #define SPOPS_TILE(number, columns, ...)                                                           \
     if (at->cols <= columns) return number;
@@ -253,7 +302,7 @@ static inline int32_t spops_igemm_tile(const spops_igemm_case *at)
 #undef SPOPS_TILE
     }
     const bool are_few = !at->records && at->max_tiles <= at->num_processors / 2;
-    const bool holds[] = {true, are_few, spops_igemm_looks_early(at)}; // ANY, FEW, EARLY
+    const bool holds[] = {true, are_few, spops_igemm_goes_alone(at)}; // ANY, FEW, ALONE
 #define SPOPS_TILE(number, where, max, percent, columns, gather_warps, stages, blocks, sums)       \
     if (at->sm90 && (sums > 0) == at->adds && holds[where] && at->cols <= max &&                   \
         (percent == 0 || (!at->whole && percent * spops_igemm_rounds(at, 2 * columns) >=           \

@@ -363,11 +363,12 @@ static spops_wanted_dataflow server_of(const spops_tapconv *conv, const conv_pas
 }
 
 // The tile of a pass that IMPLICIT_GEMM serves.
-static int32_t tile_of(const spops_tapconv *conv, const conv_pass *p)
+static int32_t tile_of(const spops_tapconv *conv, const conv_pass *p, bool reads_ahead)
 {
     const spops_context *ctx = conv->base.ctx;
-    const spops_igemm_args product = igemm_args_of(conv, p);
+    spops_igemm_args product = igemm_args_of(conv, p);
     const spops_igemm_wgrad_args gradient = wgrad_args_of(conv, p);
+    product.reads_ahead = reads_ahead;
     return p->pass == SPOPS_PASS_GRAD_W ? ctx->backend->igemm_wgrad_tile(ctx, &gradient)
                                         : ctx->backend->igemm_tile(ctx, &product);
 }
@@ -416,7 +417,8 @@ spops_status spops_tapconv_get_choice(spops_context *ctx, const char *call,
                              .w = spops_matrix_dense(NULL, 0, out_channels, dtype),
                              .y = spops_matrix_dense(NULL, num_out, out_channels, dtype)};
         chosen = server_of(conv, &p);
-        if (chosen.dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM) tile = tile_of(conv, &p);
+        if (chosen.dataflow == SPOPS_DATAFLOW_IMPLICIT_GEMM)
+            tile = tile_of(conv, &p, pass == SPOPS_PASS_FORWARD && layer.reads_ahead == 1);
     }
     *choice = (spops_conv_choice){.pass = pass,
                                   .dtype = dtype,

@@ -205,20 +205,74 @@ Test(tuning, pairs_of_tiles)
         int32_t taps_a_row;
         bool whole;
         int32_t tile, single, f32; // single: where there are no pairs; f32: of those rows
-    } rows[] = {{225, 256, 128, 13, false, 20, 4, 4},   {225, 192, 96, 13, false, 19, 18, 18},
-                {225, 128, 128, 13, false, 4, 4, 4},    {225, 256, 128, 0, false, 4, 4, 4},
-                {225, 256, 128, 1, false, 20, 4, 4},    {225, 512, 128, 0, false, 4, 4, 4},
-                {225, 256, 65, 13, false, 19, 18, 18},  {225, 256, 64, 13, false, 2, 2, 2},
-                {225, 256, 129, 13, false, 5, 5, 5},    {225, 256, 128, 13, true, 4, 4, 4},
-                {395, 130, 128, 6, false, 20, 4, 4},    {395, 256, 256, 4, false, 5, 5, 5},
-                {396, 256, 256, 14, false, 22, 22, 5},  {396, 256, 128, 7, false, 21, 21, 4},
-                {396, 256, 96, 7, false, 18, 18, 18},   {396, 256, 128, 8, false, 20, 4, 4},
-                {396, 128, 128, 8, false, 4, 4, 4},     {396, 128, 128, 7, false, 21, 21, 4},
-                {396, 512, 128, 4, false, 20, 21, 4},   {396, 510, 128, 4, false, 21, 21, 4},
-                {396, 512, 128, 0, true, 21, 21, 4},    {1055, 256, 128, 8, true, 4, 4, 4},
-                {1055, 128, 128, 14, false, 4, 4, 4},   {1056, 128, 128, 0, false, 20, 21, 4},
-                {1056, 66, 96, 0, true, 19, 18, 18},    {100000, 256, 128, 4, true, 20, 21, 4},
-                {100000, 256, 256, 4, false, 22, 22, 5}};
+    } rows[] = {
+        {225, 256, 128, 13, false, 20, 4, 4},
+        {225, 192, 96, 13, false, 19, 18, 18},
+        {225, 128, 128, 13, false, 4, 4, 4},
+        {225, 256, 128, 0, false, 4, 4, 4},
+        {225, 256, 128, 1, false, 20, 4, 4},
+        {225, 512, 128, 0, false, 4, 4, 4},
+        {225, 256, 65, 13, false, 19, 18, 18},
+        {225, 256, 64, 13, false, 2, 2, 2},
+        {225, 256, 129, 13, false, 5, 5, 5},
+        {225, 256, 128, 13, true, 4, 4, 4},
+        {395, 130, 128, 4, false, 20, 4, 4},
+        {395, 256, 256, 8, false, 5, 5, 5},
+        {396, 256, 256, 14, false, 5, 5, 5},
+        {396, 256, 128, 4, false, 4, 4, 4},
+        {397, 256, 128, 7, false, 4, 4, 4},
+        {397, 256, 96, 7, false, 18, 18, 18},
+        {397, 256, 128, 8, false, 20, 4, 4},
+        {396, 128, 128, 8, false, 4, 4, 4},
+        {396, 512, 128, 4, false, 20, 4, 4},
+        {396, 510, 128, 4, false, 4, 4, 4},
+        {396, 512, 128, 0, true, 4, 4, 4},
+        {1055, 256, 128, 8, true, 4, 4, 4},
+        {1055, 128, 128, 14, false, 4, 4, 4},
+        {1056, 128, 128, 0, false, 20, 4, 4},
+        {1056, 66, 96, 0, true, 19, 18, 18},
+        {100000, 256, 128, 4, true, 20, 4, 4},
+        {100000, 256, 256, 4, false, 5, 5, 5},
+        // Single tiles that come out even: from 2.55 and 2.85 tiles a multiprocessor to 3.
+        {336, 256, 128, 9, false, 20, 4, 4},
+        {337, 256, 128, 9, false, 4, 4, 4},
+        {337, 256, 128, 5, false, 4, 4, 4},
+        {337, 256, 128, 4, false, 20, 4, 4},
+        {337, 192, 96, 9, false, 18, 18, 18},
+        {376, 256, 128, 10, false, 20, 4, 4},
+        {377, 256, 128, 10, false, 4, 4, 4},
+        {377, 192, 96, 10, false, 19, 18, 18},
+        {377, 512, 128, 10, false, 20, 4, 4},
+        {396, 256, 128, 14, false, 4, 4, 4},
+        {397, 256, 128, 14, false, 20, 4, 4},
+        {377, 256, 128, 0, false, 4, 4, 4},
+        {377, 256, 128, 13, true, 4, 4, 4},
+        // 256 columns in tiles of 128: above 2 tiles a multiprocessor, up to 2.5 or 2.7.
+        {264, 512, 256, 2, false, 5, 5, 5},
+        {265, 512, 256, 2, false, 4, 4, 5},
+        {356, 512, 256, 4, false, 4, 4, 5},
+        {357, 512, 256, 4, false, 5, 5, 5},
+        {330, 64, 256, 6, false, 4, 4, 5},
+        {331, 512, 256, 6, false, 5, 5, 5},
+        {330, 512, 256, 7, false, 5, 5, 5},
+        {330, 512, 256, 0, false, 5, 5, 5},
+        {330, 512, 129, 2, false, 4, 4, 5},
+        {330, 512, 257, 2, false, 5, 5, 5},
+        {330, 512, 256, 2, true, 4, 4, 4},
+        // Up to 64 columns, one block a multiprocessor: few tiles, or 2.4 to 4.1 of them of 4 to 6 taps.
+        {132, 128, 64, 0, false, 21, 21, 2},
+        {133, 128, 64, 14, false, 2, 2, 2},
+        {132, 64, 32, 27, false, 22, 22, 1},
+        {132, 64, 33, 27, true, 21, 21, 2},
+        {133, 64, 32, 6, false, 1, 1, 1},
+        {316, 128, 64, 6, false, 2, 2, 2},
+        {317, 128, 64, 6, false, 21, 21, 2},
+        {317, 64, 64, 6, false, 2, 2, 2},
+        {317, 128, 64, 7, false, 2, 2, 2},
+        {317, 128, 32, 6, false, 1, 1, 1},
+        {541, 512, 64, 4, true, 21, 21, 2},
+        {541, 512, 64, 3, false, 2, 2, 2},
+        {542, 512, 64, 4, false, 2, 2, 2}};
     for (size_t i = 0; i < COUNT(rows); ++i) {
         spops_igemm_case at = {.max_tiles = rows[i].tiles,
                                .cols = rows[i].cols,
@@ -235,6 +289,14 @@ Test(tuning, pairs_of_tiles)
         at.f32 = true;
         cr_assert_eq(spops_igemm_tile(&at), rows[i].f32, "row %zu", i);
     }
+    const spops_igemm_case ahead = {.max_tiles = 132,
+                                    .cols = 64,
+                                    .num_processors = 132,
+                                    .sm90 = true,
+                                    .records = true,
+                                    .row_bytes = 128,
+                                    .reads_ahead = true};
+    cr_assert_eq(spops_igemm_tile(&ahead), 2);
     cr_assert_eq(spops_igemm_pair_cost(395, 132), 2);
     cr_assert_eq(spops_igemm_pair_cost(396, 132), 4);
     for (int32_t n = 1; n <= SPOPS_IGEMM_NUM_TILES; ++n) {
@@ -269,7 +331,7 @@ Test(tuning, every_product_has_a_tile_of_its_kind)
     // Sums that are whole: narrower tiles where there are fewer.
     static const int64_t few_tiles[] = {30, 30, 75, 75, 167, 537, 537};
     static const int64_t of_columns[] = {128, 256, 128, 256, 256, 128, 256};
-    static const int32_t expected_tile[] = {1, 3, 3, 4, 4, 21, 22};
+    static const int32_t expected_tile[] = {1, 3, 3, 4, 4, 4, 5};
     for (size_t i = 0; i < COUNT(few_tiles); ++i) {
         const spops_igemm_case at = {.max_tiles = few_tiles[i],
                                      .cols = of_columns[i],
