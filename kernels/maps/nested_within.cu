@@ -15,34 +15,10 @@ using spops::WAITS_FOR_PREVIOUS;
 constexpr int follow_threads = 512, follow_warps = follow_threads / 32;
 constexpr int rows_at_once = 4; // of a warp
 
-// What a position along axis a, from the lowest that a neighbour has in the row's cell on, adds to a
-// way: the tap of the cell, above the taps of the maps down that lead from there to the neighbour.
-__device__ __forceinline__ uint64_t step_of(const within_params &p, const within_level &l, int a,
-                                            int32_t position)
-{
-    int32_t extent = extent_of(p, l, a), cell_step = 1;
-    const int32_t u = position - l.taps.padding[a];
-    const int32_t q = u >= 0 ? u / extent : -((extent - 1 - u) / extent);
-    int32_t rest = u - q * extent;
-    for (int b = a + 1; b < p.coarse.dims; ++b)
-        cell_step *= p.coarse.size[b];
-    const int32_t at = (q + p.coarse.padding[a]) / p.coarse.dilation[a];
-    uint64_t way = (uint64_t)(at * cell_step) << cell_shift;
-    for (int m = p.source - 1; m >= l.level; --m) {
-        uint32_t step = 1;
-        for (int b = a + 1; b < p.coarse.dims; ++b)
-            step *= p.stride[m][b];
-        extent /= p.stride[m][a];
-        way += (uint64_t)(step * (uint32_t)(rest / extent)) << place_bits * m;
-        rest %= extent;
-    }
-    return way;
-}
-
-// Positions along axis a.
+// Positions along axis a, from the lowest that a neighbour has in the row's cell on.
 __host__ __device__ inline int32_t num_steps(const within_params &p, const within_level &l, int a)
 {
-    return extent_of(p, l, a) + l.taps.dilation[a] * (l.taps.size[a] - 1);
+    return extent_of(p, l.level, a) + l.taps.dilation[a] * (l.taps.size[a] - 1);
 }
 
 template <class Finder>
@@ -99,18 +75,9 @@ __device__ __forceinline__ int32_t follow_rows(const within_params &p, const wit
 #pragma unroll
         for (int a = 0; a < SPOPS_MAX_DIMS; ++a)
             if (a < l.taps.dims) way[u] += steps[a][(uint32_t)link[u].y >> 8 * a & 0xff];
-        found[u] =
-            __ldg(p.coarse_table + (int64_t)link[u].x * p.coarse_stride + (way[u] >> cell_shift));
+        found[u] = begin_of(p, link[u].x, way[u]);
     }
-    for (int m = p.source - 1; m >= l.level; --m) {
-        const int32_t *down = p.down_table[m];
-        const int32_t stride = p.down_stride[m];
-#pragma unroll
-        for (int u = 0; u < rows_at_once; ++u)
-            if (found[u] >= 0)
-                found[u] = __ldg(down + (int64_t)found[u] * stride +
-                                 (way[u] >> place_bits * m & ((1u << place_bits) - 1)));
-    }
+    walk_down(p, l.level, way, found);
 #pragma unroll
     for (int u = 0; u < rows_at_once; ++u) {
         if (first + u >= n) break;
@@ -139,7 +106,7 @@ __global__ void __launch_bounds__(follow_threads)
     const uint64_t *few_axis[3] = {axis, axis, axis};
     if (few) {
         for (int a = 0; a < l.taps.dims; ++a) {
-            const int32_t extent = extent_of(p, l, a);
+            const int32_t extent = extent_of(p, l.level, a);
             for (int32_t s = thread; s < 2 * extent; s += follow_threads)
                 axis[s] = cell_step_of(p, l, a, s / 2, s % 2);
             few_axis[a] = axis;
@@ -152,7 +119,7 @@ __global__ void __launch_bounds__(follow_threads)
     for (int a = 0; !BY_INDEX && !few && a < l.taps.dims; ++a) {
         const int32_t steps = num_steps(p, l, a);
         for (int32_t s = thread; s < steps; s += follow_threads)
-            axis[s] = step_of(p, l, a, s);
+            axis[s] = way_along(p, l.level, a, s - l.taps.padding[a]);
         axis += steps;
     }
     for (int32_t k = thread; k < num_taps; k += follow_threads)

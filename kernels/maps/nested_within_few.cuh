@@ -11,14 +11,13 @@ namespace spops::nest
 {
 
 constexpr int cells_of_row = 8, rows_of_warp = 32 / cells_of_row;
-constexpr int bad_shift = cell_shift + 16; // bits above: a cell that no tap leads to
 
 // The lowest cell of the next level, from the row's own on, that a row at position t of an axis reaches.
 __device__ __forceinline__ int32_t lowest_cell(const within_params &p, const within_level &l, int a,
                                                int32_t t)
 {
-    const int32_t stride = p.stride[l.level][a], u = t % stride - l.taps.padding[a];
-    return u >= 0 ? u / stride : -((stride - 1 - u) / stride);
+    const int32_t stride = p.stride[l.level][a];
+    return floor_of(t % stride - l.taps.padding[a], stride);
 }
 
 // What position t along axis a adds to the way to the `side`-th of the two cells of the next level there.
@@ -27,28 +26,11 @@ __device__ __forceinline__ uint64_t cell_step_of(const within_params &p, const w
                                                  int a, int32_t t, int32_t side)
 {
     const int32_t own = p.stride[l.level][a];
-    int32_t extent = extent_of(p, l, a) / own, cell_step = 1, own_step = 1;
-    const int32_t u = t / own + lowest_cell(p, l, a, t) + side;
-    const int32_t q = u >= 0 ? u / extent : -((extent - 1 - u) / extent);
-    int32_t rest = u - q * extent;
-    for (int b = a + 1; b < p.coarse.dims; ++b) {
-        cell_step *= p.coarse.size[b];
+    int32_t own_step = 1;
+    for (int b = a + 1; b < p.coarse.dims; ++b)
         own_step *= p.stride[l.level][b];
-    }
-    const int32_t moved = q + p.coarse.padding[a], at = moved / p.coarse.dilation[a];
-    uint64_t way = (uint64_t)(t % own * own_step) << place_bits * l.level;
-    if (moved < 0 || moved % p.coarse.dilation[a] != 0 || at >= p.coarse.size[a])
-        return way | (uint64_t)1 << bad_shift;
-    way |= (uint64_t)(at * cell_step) << cell_shift;
-    for (int m = p.source - 1; m > l.level; --m) {
-        uint32_t step = 1;
-        for (int b = a + 1; b < p.coarse.dims; ++b)
-            step *= p.stride[m][b];
-        extent /= p.stride[m][a];
-        way += (uint64_t)(step * (uint32_t)(rest / extent)) << place_bits * m;
-        rest %= extent;
-    }
-    return way;
+    return way_along(p, l.level + 1, a, t / own + lowest_cell(p, l, a, t) + side) |
+           (uint64_t)(t % own * own_step) << place_bits * l.level;
 }
 
 // Where tap k of a row that is tap `child` of its cell lies: which of the row's cells, and above that
@@ -60,7 +42,7 @@ __device__ __forceinline__ uint16_t tap_step_of(const within_params &p, const wi
     for (int a = l.taps.dims - 1; a >= 0; --a) {
         const int32_t stride = p.stride[l.level][a], t = child % stride;
         const int32_t u = t + l.taps.dilation[a] * (k % l.taps.size[a]) - l.taps.padding[a];
-        const int32_t q = u >= 0 ? u / stride : -((stride - 1 - u) / stride);
+        const int32_t q = floor_of(u, stride);
         cell |= (uint32_t)(q - lowest_cell(p, l, a, t)) << a;
         place += place_step * (uint32_t)(u - q * stride);
         place_step *= (uint32_t)stride;
@@ -78,7 +60,7 @@ __host__ __device__ inline int32_t few_steps(const within_params &p, const withi
     for (int a = 0; a < l.taps.dims; ++a) {
         const int32_t stride = p.stride[l.level][a];
         if (2 * l.taps.padding[a] > stride) return 0;
-        words += 2 * extent_of(p, l, a);
+        words += 2 * extent_of(p, l.level, a);
         children *= stride;
     }
     return words + children * 32 / 4;
@@ -92,19 +74,16 @@ __device__ __forceinline__ int32_t follow_few(const within_params &p, const with
     const int lane = threadIdx.x % 32, cell = lane % cells_of_row;
     const int64_t mine = first + lane / cells_of_row;
     const int2 link = mine < n ? __ldg(l.links + mine) : make_int2(-1, 0);
-    uint64_t way = 0;
+    uint64_t way[1] = {0};
 #pragma unroll
     for (int a = 0; a < 3; ++a)
         if (a < l.taps.dims)
-            way += steps[a][2 * ((uint32_t)link.y >> 8 * a & 0xff) + (cell >> a & 1)];
-    int32_t found = -1;
-    if (link.x >= 0 && way >> bad_shift == 0 && cell >> l.taps.dims == 0)
-        found = __ldg(p.coarse_table + (int64_t)link.x * p.coarse_stride + (way >> cell_shift));
-    for (int m = p.source - 1; m > l.level; --m)
-        if (found >= 0)
-            found = __ldg(p.down_table[m] + (int64_t)found * p.down_stride[m] +
-                          (way >> place_bits * m & ((1u << place_bits) - 1)));
-    const int32_t child = (int32_t)(way >> place_bits * l.level & ((1u << place_bits) - 1));
+            way[0] += steps[a][2 * ((uint32_t)link.y >> 8 * a & 0xff) + (cell >> a & 1)];
+    int32_t found[1] = {-1};
+    if (link.x >= 0 && way[0] >> bad_shift == 0 && cell >> l.taps.dims == 0)
+        found[0] = begin_of(p, link.x, way[0]);
+    walk_down(p, l.level + 1, way, found);
+    const int32_t child = place_at(way[0], l.level);
     const int32_t *down = p.down_table[l.level];
     const int32_t stride = p.down_stride[l.level];
     const bool is_tap = lane < l.taps.num_taps, is_column = lane < l.table_stride;
@@ -113,7 +92,7 @@ __device__ __forceinline__ int32_t follow_few(const within_params &p, const with
 #pragma unroll
     for (int u = 0; u < rows_of_warp; ++u) {
         const uint32_t step = tap_steps[__shfl_sync(~0u, child, u * cells_of_row) * 32 + lane];
-        const int32_t from = __shfl_sync(~0u, found, u * cells_of_row + (int)(step & 7u));
+        const int32_t from = __shfl_sync(~0u, found[0], u * cells_of_row + (int)(step & 7u));
         j[u] = is_tap && from >= 0 ? __ldg(down + (int64_t)from * stride + (step >> 3)) : -1;
     }
 #pragma unroll
