@@ -138,22 +138,10 @@ __global__ void __launch_bounds__(threads)
         const int64_t row = row_at(p, i);
         float v[VEC];
         load_values<T, VEC>(p.x, row * p.x_stride + at.col, at.n, v);
-#pragma unroll
-        for (int j = 0; j < VEC; ++j)
-            v[j] = s.value(s.normalised(v[j], j), j);
+        s.apply(v);
         activate<ANY>(p.activated, v);
         store_values<T, VEC>(p.out, row * p.out_stride + at.col, at.n, v);
     }
-}
-
-template <bool ANY, class T, int VEC>
-__device__ __forceinline__ void load_gradient(const group_params &p, const column_values<VEC> &s,
-                                              int64_t row, const place &at, float (&h)[VEC],
-                                              float (&g)[VEC])
-{
-    load_values<T, VEC>(p.x, row * p.x_stride + at.col, at.n, h);
-    load_values<T, VEC>(p.grad_out, row * p.grad_out_stride + at.col, at.n, g);
-    s.template differentiate_values<ANY>(p.activated, h, g);
 }
 
 // Sums over the rows of a piece of g and of g h; 0 of a piece without rows.

@@ -44,6 +44,26 @@ template <class Params> __device__ __forceinline__ int64_t rows_of(const Params 
     return given < p.max_rows ? given : p.max_rows;
 }
 
+// How many rows there are, of norm_params or other parameters. From here on a kernel reads what the kernel before it
+// has left, and the next kernel may start.
+template <class Params> __device__ __forceinline__ int64_t rows_after_wait(const Params &p)
+{
+    grid_dependency_wait();
+    grid_launch_dependents();
+    return rows_of(p);
+}
+
+// The rows of a block's chunk, of n.
+struct chunk_rows {
+    int64_t begin, end;
+    explicit __device__ __forceinline__ chunk_rows(int64_t n)
+    {
+        const int64_t rows = spops_norm_chunk_rows(n);
+        begin = blockIdx.x * rows;
+        end = begin + rows < n ? begin + rows : n;
+    }
+};
+
 // Where a block leaves what its chunk has.
 __device__ __forceinline__ float *chunk_partials(const norm_params &p)
 {
@@ -74,17 +94,13 @@ template <bool FULL, class T, int VEC>
 __global__ void __launch_bounds__(threads, blocks_held(threads, 4))
     chunk_moments_kernel(const __grid_constant__ norm_params p)
 {
-    place at = place_of<VEC>(p.lanes, p.cols);
-    grid_dependency_wait();
-    grid_launch_dependents();
-    const int64_t n = rows_of(p), rows = spops_norm_chunk_rows(n);
-    const int64_t begin = blockIdx.x * rows, end = begin + rows < n ? begin + rows : n;
+    const place at = place_of<VEC, FULL>(p.lanes, p.cols);
+    const chunk_rows chunk(rows_after_wait(p));
     half_moments<VEC> own;
-    if (begin >= n) return;
+    if (chunk.begin >= chunk.end) return;
     if (at.n > 0) {
-        if (FULL) at.n = VEC;
 #pragma unroll 4
-        for (int64_t r = begin + at.ty; r < end; r += at.step) {
+        for (int64_t r = chunk.begin + at.ty; r < chunk.end; r += at.step) {
             float v[VEC];
             load_values<T, VEC>(p.x, r * p.x_stride + at.col, at.n, v);
             own.take(v);
@@ -162,17 +178,6 @@ template <int VEC> struct column_params : column_values<VEC> {
     }
 };
 
-// h, the normalised values of a piece of a row, and g, the gradient of what the activation takes.
-template <bool ANY, class T, int VEC>
-__device__ __forceinline__ void load_gradient(const norm_params &p, const column_params<VEC> &s,
-                                              int64_t r, const place &at, float (&h)[VEC],
-                                              float (&g)[VEC])
-{
-    load_values<T, VEC>(p.x, r * p.x_stride + at.col, at.n, h);
-    load_values<T, VEC>(p.grad_out, r * p.grad_out_stride + at.col, at.n, g);
-    s.template differentiate_values<ANY>(p.activated, h, g);
-}
-
 // ---- Batch norm: FULL is rows of whole pieces ---------------------------------------------------
 
 // Blocks of a multiprocessor.
@@ -182,22 +187,17 @@ template <bool FULL, bool ANY, class T, int VEC>
 __global__ void __launch_bounds__(threads, blocks_held(threads, batch_blocks))
     batch_forward_kernel(const __grid_constant__ norm_params p)
 {
-    place at = place_of<VEC>(p.lanes, p.cols);
-    grid_dependency_wait();
-    grid_launch_dependents();
-    const int64_t n = rows_of(p);
+    const place at = place_of<VEC, FULL>(p.lanes, p.cols);
+    const int64_t n = rows_after_wait(p);
     column_params<VEC> s;
     if (at.n == 0) return;
-    if (FULL) at.n = VEC;
     s.read(p, at);
 #pragma unroll 2
     for (int64_t r = (int64_t)blockIdx.x * at.step + at.ty; r < n;
          r += (int64_t)gridDim.x * at.step) {
         float v[VEC];
         load_values<T, VEC>(p.x, r * p.x_stride + at.col, at.n, v);
-#pragma unroll
-        for (int j = 0; j < VEC; ++j)
-            v[j] = s.value(s.normalised(v[j], j), j);
+        s.apply(v);
         activate<ANY>(p.activated, v);
         store_values<T, VEC>(p.out, r * p.out_stride + at.col, at.n, v);
     }
@@ -208,19 +208,15 @@ template <bool FULL, bool ANY, class T, int VEC>
 __global__ void __launch_bounds__(threads, blocks_held(threads, batch_blocks))
     chunk_sums_kernel(const __grid_constant__ norm_params p)
 {
-    place at = place_of<VEC>(p.lanes, p.cols);
-    grid_dependency_wait();
-    grid_launch_dependents();
-    const int64_t n = rows_of(p), rows = spops_norm_chunk_rows(n);
-    const int64_t begin = blockIdx.x * rows, end = begin + rows < n ? begin + rows : n;
+    const place at = place_of<VEC, FULL>(p.lanes, p.cols);
+    const chunk_rows chunk(rows_after_wait(p));
     float sum[VEC] = {}, product[VEC] = {};
-    if (begin >= n) return;
+    if (chunk.begin >= chunk.end) return;
     if (at.n > 0) {
         column_params<VEC> s;
-        if (FULL) at.n = VEC;
         s.read(p, at);
 #pragma unroll(ANY ? 1 : 2)
-        for (int64_t r = begin + at.ty; r < end; r += at.step) {
+        for (int64_t r = chunk.begin + at.ty; r < chunk.end; r += at.step) {
             float h[VEC], g[VEC];
             if (p.mean == nullptr) s.set_row(p.scratch.row_mean[r], p.scratch.row_rstd[r]);
             load_gradient<ANY, T, VEC>(p, s, r, at, h, g);
@@ -255,9 +251,7 @@ __global__ void __launch_bounds__(merge_threads)
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, norm = blockIdx.y;
     const int64_t c = (int64_t)blockIdx.x * 32 + lane;
     float sum = 0.0f, product = 0.0f;
-    grid_dependency_wait();
-    grid_launch_dependents();
-    const int64_t n = rows_of(p), rows = spops_norm_chunk_rows(n);
+    const int64_t n = rows_after_wait(p), rows = spops_norm_chunk_rows(n);
     const int chunks = (int)((n + rows - 1) / rows);
     if (c < p.cols) {
         const float *from = p.partials[norm] + c;
@@ -284,14 +278,11 @@ template <bool FULL, bool ANY, class T, int VEC>
 __global__ void __launch_bounds__(threads, blocks_held(threads, batch_blocks))
     batch_gradient_kernel(const __grid_constant__ norm_params p)
 {
-    place at = place_of<VEC>(p.lanes, p.cols);
-    grid_dependency_wait();
-    grid_launch_dependents();
-    const int64_t n = rows_of(p);
+    const place at = place_of<VEC, FULL>(p.lanes, p.cols);
+    const int64_t n = rows_after_wait(p);
     column_params<VEC> s;
     float mean[VEC] = {}, slope[VEC] = {};
     if (at.n == 0) return;
-    if (FULL) at.n = VEC;
     s.read(p, at);
     if (!p.fixed_statistics && n > 0) {
         const bool given = p.total_rows > 0;
@@ -457,9 +448,7 @@ __device__ __forceinline__ void normalise(column_params<VEC> (&s)[PIECES], float
 #pragma unroll
     for (int i = 0; i < PIECES; ++i) {
         s[i].set_row(mean, rstd);
-#pragma unroll
-        for (int j = 0; j < VEC; ++j)
-            v[i][j] = s[i].value(s[i].normalised(v[i][j], j), j);
+        s[i].apply(v[i]);
     }
 }
 
@@ -468,9 +457,7 @@ template <bool WHOLE, int PIECES, bool ANY, class T, int VEC>
 __global__ void __launch_bounds__(threads)
     held_forward_kernel(const __grid_constant__ norm_params p)
 {
-    grid_dependency_wait();
-    grid_launch_dependents();
-    const int64_t n = rows_of(p);
+    const int64_t n = rows_after_wait(p);
     const row_walk<WHOLE> rows(p);
     const held_row<PIECES, VEC> row(p, rows.lanes);
     column_params<VEC> s[PIECES];
@@ -598,9 +585,7 @@ __global__ void __launch_bounds__(threads, blocks_held(threads, PIECES > 1 ? 3 :
 {
     const int64_t step = (int64_t)gridDim.x * (threads / LANES);
     const int col = (int)threadIdx.x % LANES * VEC;
-    grid_dependency_wait();
-    grid_launch_dependents();
-    const int64_t n = rows_of(p);
+    const int64_t n = rows_after_wait(p);
     int64_t r = ((int64_t)blockIdx.x * threads + threadIdx.x) / LANES;
     int64_t first = r - (int)threadIdx.x % 32 / LANES; // of the warp
     whole_row<LANES, PIECES, T, VEC> next;
@@ -629,10 +614,8 @@ struct addnorm_params {
 template <bool WHOLE, int PIECES, bool ANY, class T, int VEC>
 __global__ void __launch_bounds__(threads) addnorm_kernel(const __grid_constant__ addnorm_params a)
 {
-    grid_dependency_wait();
-    grid_launch_dependents();
     const norm_params &p = a.norm;
-    const int64_t n = rows_of(p);
+    const int64_t n = rows_after_wait(p);
     const row_walk<WHOLE> rows(p);
     const held_row<PIECES, VEC> row(p, rows.lanes);
     column_params<VEC> s[PIECES], of_y[PIECES];
@@ -676,9 +659,7 @@ __global__ void __launch_bounds__(threads, blocks_held(threads, PIECES > 1 ? 2 :
     const norm_params &p = a.norm;
     const int64_t step = (int64_t)gridDim.x * (threads / LANES);
     const int col = (int)threadIdx.x % LANES * VEC;
-    grid_dependency_wait();
-    grid_launch_dependents();
-    const int64_t n = rows_of(p);
+    const int64_t n = rows_after_wait(p);
     int64_t r = ((int64_t)blockIdx.x * threads + threadIdx.x) / LANES;
     int64_t first = r - (int)threadIdx.x % 32 / LANES; // of the warp
     whole_row<LANES, PIECES, T, VEC> next_x, next_y;
@@ -717,9 +698,7 @@ __global__ void __launch_bounds__(threads, blocks_held(threads, PIECES > 1 ? 2 :
 template <bool ANY, class T, int VEC>
 __global__ void __launch_bounds__(threads) row_forward_kernel(const __grid_constant__ norm_params p)
 {
-    grid_dependency_wait();
-    grid_launch_dependents();
-    const int64_t n = rows_of(p);
+    const int64_t n = rows_after_wait(p);
     const row_walk<true> rows(p);
     for (int64_t r = rows.first; rows.goes_on(r, n); r += rows.step) {
         float mean, rstd;
@@ -731,9 +710,7 @@ __global__ void __launch_bounds__(threads) row_forward_kernel(const __grid_const
             s.read(p, at);
             s.set_row(mean, rstd);
             load_values<T, VEC>(p.x, r * p.x_stride + at.col, at.n, v);
-#pragma unroll
-            for (int j = 0; j < VEC; ++j)
-                v[j] = s.value(s.normalised(v[j], j), j);
+            s.apply(v);
             activate<ANY>(p.activated, v);
             store_values<T, VEC>(p.out, r * p.out_stride + at.col, at.n, v);
         }
@@ -763,18 +740,17 @@ __global__ void __launch_bounds__(threads)
     held_backward_kernel(const __grid_constant__ norm_params p)
 {
     const int lanes = WHOLE ? 32 : p.lanes, ty = (int)threadIdx.x / lanes, step = threads / lanes;
-    const int64_t n = rows_of(p), rows = spops_norm_chunk_rows(n);
-    const int64_t begin = blockIdx.x * rows, end = begin + rows < n ? begin + rows : n;
+    const chunk_rows chunk(rows_of(p));
     const held_row<PIECES, VEC> row(p, lanes);
     column_params<VEC> s[PIECES];
     float sums_of_g[PIECES][VEC] = {}, products[PIECES][VEC] = {};
-    if (begin >= n) return;
+    if (chunk.begin >= chunk.end) return;
 #pragma unroll
     for (int i = 0; i < PIECES; ++i)
         s[i].read_affine(p.gamma, p.beta, row.at[i]);
-    for (int64_t first = begin; first < end; first += step) {
+    for (int64_t first = chunk.begin; first < chunk.end; first += step) {
         const int64_t r = first + ty;
-        const bool counts = r < end;
+        const bool counts = r < chunk.end;
         float h[PIECES][VEC] = {}, g[PIECES][VEC] = {};
         float row_mean, row_rstd, sum = 0.0f, product = 0.0f;
         if (counts) row.template load<T>(p.x, r * p.x_stride, h);
@@ -862,14 +838,12 @@ __global__ void __launch_bounds__(threads, blocks_held(threads, PIECES > 1 ? 3 :
     constexpr bool ahead = PIECES * VEC <= 8;
     constexpr float share = 1.0f / (float)(LANES * PIECES * VEC);
     const int tx = (int)threadIdx.x % LANES, ty = (int)threadIdx.x / LANES;
-    grid_dependency_wait();
-    grid_launch_dependents();
-    const int64_t n = rows_of(p), rows = spops_norm_chunk_rows(n), begin = blockIdx.x * rows;
-    if (begin >= n) return;
-    const int count = (int)(begin + rows < n ? rows : n - begin);
+    const chunk_rows chunk(rows_after_wait(p));
+    if (chunk.begin >= chunk.end) return;
+    const int count = (int)(chunk.end - chunk.begin);
     float gamma[PIECES][VEC], sums_of_g[PIECES][VEC] = {}, products[PIECES][VEC] = {};
     whole_row<LANES, PIECES, T, VEC> next_x, next_g;
-    int64_t r = begin + ty;
+    int64_t r = chunk.begin + ty;
     if (ahead) {
         next_x.load(p.x, r * p.x_stride + tx * VEC, ty < count);
         next_g.load(p.grad_out, r * p.grad_out_stride + tx * VEC, ty < count);

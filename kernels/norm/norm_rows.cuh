@@ -24,7 +24,9 @@ struct place {
     int n;       // columns that it has, 0 to VEC
 };
 
-template <int VEC> __device__ __forceinline__ place place_of(int lanes, int64_t cols)
+// WHOLE: cols are whole pieces, so that a thread has all columns of a piece or none, which the compiler knows.
+template <int VEC, bool WHOLE = false>
+__device__ __forceinline__ place place_of(int lanes, int64_t cols)
 {
     place at;
     at.tx = threadIdx.x % lanes;
@@ -32,7 +34,7 @@ template <int VEC> __device__ __forceinline__ place place_of(int lanes, int64_t 
     at.step = threads / lanes;
     at.col = ((int64_t)blockIdx.y * lanes + at.tx) * VEC;
     const int64_t left = cols - at.col;
-    at.n = left < 0 ? 0 : left < VEC ? (int)left : VEC;
+    at.n = left < 0 ? 0 : left < VEC ? (WHOLE ? 0 : (int)left) : VEC;
     return at;
 }
 
@@ -200,6 +202,13 @@ template <int VEC> struct column_values {
     {
         return __fmaf_rn(h, gamma[j], beta[j]);
     }
+    // v becomes what the activation takes.
+    __device__ __forceinline__ void apply(float (&v)[VEC]) const
+    {
+#pragma unroll
+        for (int j = 0; j < VEC; ++j)
+            v[j] = value(normalised(v[j], j), j);
+    }
     // x becomes the normalised values, and g the gradient of what the activation takes.
     template <bool ANY>
     __device__ __forceinline__ void differentiate_values(const spops_activated &a, float (&x)[VEC],
@@ -214,6 +223,17 @@ template <int VEC> struct column_values {
         differentiate<ANY>(a, y, g);
     }
 };
+
+// h, the normalised values of a piece of a row, and g, the gradient of what the activation takes.
+template <bool ANY, class T, int VEC, class Params>
+__device__ __forceinline__ void load_gradient(const Params &p, const column_values<VEC> &s,
+                                              int64_t r, const place &at, float (&h)[VEC],
+                                              float (&g)[VEC])
+{
+    load_values<T, VEC>(p.x, r * p.x_stride + at.col, at.n, h);
+    load_values<T, VEC>(p.grad_out, r * p.grad_out_stride + at.col, at.n, g);
+    s.template differentiate_values<ANY>(p.activated, h, g);
+}
 
 } // namespace norm
 
