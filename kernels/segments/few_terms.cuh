@@ -6,7 +6,7 @@
 #define SPOPS_KERNELS_SEGMENTS_FEW_TERMS_CUH
 
 #include "segments/lists.h"
-#include "spops/device/common.h"
+#include "spops/device/segreduce.cuh"
 
 namespace spops
 {
@@ -97,6 +97,21 @@ struct few_terms_rows {
                     row[u][t] = p.pairs != nullptr ? __ldg(p.pairs + at).x : at;
             }
         }
+    }
+};
+
+// The chunks of the rows of a step.
+template <class T, int VEC> struct few_terms_chunks {
+    row_chunk<T, VEC, true> of[few_terms_segments][few_terms_step];
+
+    __device__ __forceinline__ void load(const few_terms_rows &rows, const T *x, int64_t stride)
+    {
+#pragma unroll
+        for (int u = 0; u < few_terms_segments; ++u)
+#pragma unroll
+            for (int t = 0; t < few_terms_step; ++t)
+                if (rows.row[u][t] >= 0)
+                    of[u][t].load(row_at<true>(x, rows.row[u][t], stride), VEC);
     }
 };
 

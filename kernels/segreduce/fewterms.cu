@@ -83,13 +83,8 @@ __global__ void __launch_bounds__(few_terms_threads, resident)
                 acc[u][j] = Op::identity();
         for (int32_t step = 0; step < here.steps; ++step) {
             const few_terms_rows rows(p.lists, here, step);
-            row_chunk<T, vec, true> row[few_terms_segments][few_terms_step];
-#pragma unroll
-            for (int u = 0; u < few_terms_segments; ++u)
-#pragma unroll
-                for (int t = 0; t < few_terms_step; ++t)
-                    if (rows.row[u][t] >= 0)
-                        row[u][t].load(row_at<true>(x, rows.row[u][t], p.x_stride), vec);
+            few_terms_chunks<T, vec> chunks;
+            chunks.load(rows, x, p.x_stride);
             few_terms_parts parts;
             if constexpr (COUNTED) parts.read(p, rows);
 #pragma unroll
@@ -98,7 +93,7 @@ __global__ void __launch_bounds__(few_terms_threads, resident)
                 for (int t = 0; t < few_terms_step; ++t) {
                     if (rows.row[u][t] < 0) continue;
                     float v[vec];
-                    row[u][t].get(v);
+                    chunks.of[u][t].get(v);
 #pragma unroll
                     for (int j = 0; j < vec; ++j)
                         acc[u][j] = Op::combine(

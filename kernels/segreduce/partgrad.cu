@@ -21,21 +21,6 @@ struct partgrad_params {
     int64_t grad_stride;
 };
 
-// The chunks of the rows of a step.
-template <class T, int VEC> struct step_chunks {
-    row_chunk<T, VEC, true> of[few_terms_segments][few_terms_step];
-
-    __device__ __forceinline__ void load(const few_terms_rows &rows, const T *x, int64_t stride)
-    {
-#pragma unroll
-        for (int u = 0; u < few_terms_segments; ++u)
-#pragma unroll
-            for (int t = 0; t < few_terms_step; ++t)
-                if (rows.row[u][t] >= 0)
-                    of[u][t].load(row_at<true>(x, rows.row[u][t], stride), VEC);
-    }
-};
-
 template <class Op, class T, int VEC>
 __device__ __forceinline__ void reduce_segments(const partgrad_params &p,
                                                 const few_terms_place &here, const T *x,
@@ -48,7 +33,7 @@ __device__ __forceinline__ void reduce_segments(const partgrad_params &p,
             acc[u][j] = Op::identity();
     for (int32_t step = 0; step < here.steps; ++step) {
         const few_terms_rows rows(p.lists, here, step);
-        step_chunks<T, VEC> chunks;
+        few_terms_chunks<T, VEC> chunks;
         chunks.load(rows, x, p.x_stride);
 #pragma unroll
         for (int u = 0; u < few_terms_segments; ++u) {
@@ -89,7 +74,7 @@ __global__ void __launch_bounds__(few_terms_threads, resident)
         }
         for (int32_t step = 0; step < here.steps; ++step) {
             const few_terms_rows rows(p.lists, here, step);
-            step_chunks<T, vec> chunks;
+            few_terms_chunks<T, vec> chunks;
             chunks.load(rows, x, p.x_stride);
 #pragma unroll
             for (int u = 0; u < few_terms_segments; ++u) {
