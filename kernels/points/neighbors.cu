@@ -177,22 +177,32 @@ __device__ bool is_used(const search_params &p, int s)
     return cells > 0 && s < p.center.cell_begin[cells];
 }
 
+// f(point, dx, dy, dz) of every point of the other cloud that lies in or around the cell of sorted point s, which
+// is q; UNROLL of them at a time.
+template <int UNROLL, class F>
+__device__ __forceinline__ void each_candidate(const search_params &p, int s, const float4 &q,
+                                               const F &f)
+{
+    const int2 *runs = p.center.runs + (int64_t)p.center.cell_of[s] * num_runs;
+    for (int r = 0; r < num_runs; ++r) {
+        const int2 run = runs[r];
+#pragma unroll UNROLL
+        for (int c = run.x; c < run.y; ++c) {
+            const float4 at = p.other.points[c];
+            f(at, __fsub_rn(at.x, q.x), __fsub_rn(at.y, q.y), __fsub_rn(at.z, q.z));
+        }
+    }
+}
+
 __global__ void __launch_bounds__(threads) count_lists(const __grid_constant__ search_params p)
 {
     const int s = blockIdx.x * threads + threadIdx.x;
     long long count = 0;
     if (is_used(p, s)) {
         const float4 q = p.center.points[s];
-        const int2 *runs = p.center.runs + (int64_t)p.center.cell_of[s] * num_runs;
-        for (int r = 0; r < num_runs; ++r) {
-            const int2 run = runs[r];
-#pragma unroll 4
-            for (int c = run.x; c < run.y; ++c) {
-                const float4 at = p.other.points[c];
-                count += spops_are_neighbors(&p.rule, __fsub_rn(at.x, q.x), __fsub_rn(at.y, q.y),
-                                             __fsub_rn(at.z, q.z));
-            }
-        }
+        each_candidate<4>(p, s, q, [&](const float4 &, float dx, float dy, float dz) {
+            count += spops_are_neighbors(&p.rule, dx, dy, dz);
+        });
         if (p.cap.most > 0) count = min(count, (long long)p.cap.most);
         p.offsets[__float_as_int(q.w)] = (int)count;
     }
@@ -233,32 +243,24 @@ __global__ void __launch_bounds__(threads) write_lists(const __grid_constant__ s
     const int row = __float_as_int(q.w);
     const int begin = p.offsets[row], num = p.offsets[row + 1] - begin;
     if (num == 0) return;
-    const int2 *runs = p.center.runs + (int64_t)p.center.cell_of[s] * num_runs;
     int n = 0;
-    for (int r = 0; r < num_runs; ++r) {
-        const int2 run = runs[r];
-        for (int c = run.x; c < run.y; ++c) {
-            const float4 at = p.other.points[c];
-            const float dx = __fsub_rn(at.x, q.x), dy = __fsub_rn(at.y, q.y),
-                        dz = __fsub_rn(at.z, q.z);
-            if (!spops_are_neighbors(&p.rule, dx, dy, dz)) continue;
-            const int tap = p.reversed ? spops_pair_tap(&p.rule, -dx, -dy, -dz)
-                                       : spops_pair_tap(&p.rule, dx, dy, dz);
-            const int from = __float_as_int(at.w);
-            if (num > short_list) { // sorted by sort_long_lists
-                p.rows[begin + n] = from;
-                p.taps[begin + n] = (uint16_t)tap;
-                ++n;
-                continue;
-            }
-            const unsigned long long pair =
-                (unsigned long long)(unsigned)tap << 32 | (unsigned)from;
-            int place = n++;
-            for (; place > 0 && found[place - 1][t] > pair; --place)
-                found[place][t] = found[place - 1][t];
-            found[place][t] = pair;
+    each_candidate<1>(p, s, q, [&](const float4 &at, float dx, float dy, float dz) {
+        if (!spops_are_neighbors(&p.rule, dx, dy, dz)) return;
+        const int tap = p.reversed ? spops_pair_tap(&p.rule, -dx, -dy, -dz)
+                                   : spops_pair_tap(&p.rule, dx, dy, dz);
+        const int from = __float_as_int(at.w);
+        if (num > short_list) { // sorted by sort_long_lists
+            p.rows[begin + n] = from;
+            p.taps[begin + n] = (uint16_t)tap;
+            ++n;
+            return;
         }
-    }
+        const unsigned long long pair = (unsigned long long)(unsigned)tap << 32 | (unsigned)from;
+        int place = n++;
+        for (; place > 0 && found[place - 1][t] > pair; --place)
+            found[place][t] = found[place - 1][t];
+        found[place][t] = pair;
+    });
     if (num > short_list) return;
     for (int i = 0; i < num; ++i) {
         const unsigned long long pair = found[i][t];
@@ -277,24 +279,16 @@ __global__ void __launch_bounds__(threads)
     const float4 q = p.center.points[s];
     const int row = __float_as_int(q.w), begin = p.offsets[row];
     if (p.offsets[row + 1] == begin) return;
-    const int2 *runs = p.center.runs + (int64_t)p.center.cell_of[s] * num_runs;
     uint64_t ranks[MOST];
     uint16_t taps[MOST];
     int n = 0;
-    for (int r = 0; r < num_runs; ++r) {
-        const int2 run = runs[r];
-        for (int c = run.x; c < run.y; ++c) {
-            const float4 at = p.other.points[c];
-            const float dx = __fsub_rn(at.x, q.x), dy = __fsub_rn(at.y, q.y),
-                        dz = __fsub_rn(at.z, q.z);
-            if (!spops_are_neighbors(&p.rule, dx, dy, dz)) continue;
-            const uint64_t rank =
-                spops_neighbor_rank(&p.cap, spops_distance2(dx, dy, dz), row, __float_as_int(at.w));
-            if (n == p.cap.most && rank > ranks[n - 1]) continue; // before its tap is found
-            n = spops_keep_neighbor(&p.cap, ranks, taps, n, rank,
-                                    spops_pair_tap(&p.rule, dx, dy, dz));
-        }
-    }
+    each_candidate<1>(p, s, q, [&](const float4 &at, float dx, float dy, float dz) {
+        if (!spops_are_neighbors(&p.rule, dx, dy, dz)) return;
+        const uint64_t rank =
+            spops_neighbor_rank(&p.cap, spops_distance2(dx, dy, dz), row, __float_as_int(at.w));
+        if (spops_drops_neighbor(&p.cap, ranks, n, rank)) return; // before its tap is found
+        n = spops_keep_neighbor(&p.cap, ranks, taps, n, rank, spops_pair_tap(&p.rule, dx, dy, dz));
+    });
     for (int i = 0; i < n; ++i) {
         p.rows[begin + i] = (int)(unsigned)ranks[i];
         p.taps[begin + i] = taps[i];

@@ -248,7 +248,8 @@ static void write_capped_list(const side_search *s, const point_run *runs, int64
             if (!spops_are_neighbors(&s->a->rule, dx, dy, dz)) continue;
             const uint64_t rank =
                 spops_neighbor_rank(&s->a->cap, spops_distance2(dx, dy, dz), row, of->rows[q]);
-            if (n == s->a->cap.most && rank > ranks[n - 1]) continue; // before its tap is found
+            if (spops_drops_neighbor(&s->a->cap, ranks, n, rank))
+                continue; // before its tap is found
             n = spops_keep_neighbor(&s->a->cap, ranks, taps, n, rank,
                                     spops_pair_tap(&s->a->rule, dx, dy, dz));
         }

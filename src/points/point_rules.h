@@ -89,12 +89,19 @@ SPOPS_HD uint64_t spops_neighbor_rank(const spops_neighbor_cap *cap, float d2, i
     return (uint64_t)first.bits << 32 | (uint32_t)in;
 }
 
+// Whether one more than the n that stay so far, by rank, would not stay.
+SPOPS_HD int spops_drops_neighbor(const spops_neighbor_cap *cap, const uint64_t *ranks, int32_t n,
+                                  uint64_t rank)
+{
+    return n == cap->most && rank > ranks[n - 1];
+}
+
 // Those that stay of the n so far, by rank, and one more. Returns how many.
 SPOPS_HD int32_t spops_keep_neighbor(const spops_neighbor_cap *cap, uint64_t *ranks, uint16_t *taps,
                                      int32_t n, uint64_t rank, int32_t tap)
 {
     int32_t place = n;
-    if (n == cap->most && rank > ranks[n - 1]) return n;
+    if (spops_drops_neighbor(cap, ranks, n, rank)) return n;
     if (n == cap->most) place = --n;
     for (; place > 0 && ranks[place - 1] > rank; --place) {
         ranks[place] = ranks[place - 1];
