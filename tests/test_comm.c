@@ -13,7 +13,8 @@
 #include "tests/support/random.h"
 #include "tests/support/ranks.h"
 
-enum { LONG_MS = 60000, SHORT_MS = 300, MAX_RANKS = 8 };
+// NCCL_STOPS_MS: of ranks over NCCL, which take a second to come, and longer beside other programs.
+enum { LONG_MS = 60000, SHORT_MS = 300, NCCL_STOPS_MS = 8000, MAX_RANKS = 8 };
 
 static const int32_t rank_counts[] = {1, 2, 3, 8};
 
@@ -693,11 +694,11 @@ static void nccl_stopping_rank(test_rank *r)
             test_rank_fail(r, "%s", spops_last_error(r->ctx));
         test_rank_expect(r, spops_comm_wait_sync(r->ctx, r->comm), SPOPS_STATUS_COMM_BROKEN,
                          "comm_wait_sync: the communicator is broken: not all ranks came to "
-                         "comm_wait_sync within 2000 ms, rank 0 waited");
-        if (seconds() - begin > 20.0) test_rank_fail(r, "%.1f s", seconds() - begin);
+                         "comm_wait_sync within 8000 ms, rank 0 waited");
+        if (seconds() - begin > 30.0) test_rank_fail(r, "%.1f s", seconds() - begin);
         test_rank_expect(r, spops_comm_barrier_sync(r->ctx, r->comm), SPOPS_STATUS_COMM_BROKEN,
                          "comm_barrier_sync: the communicator is broken: not all ranks came to "
-                         "comm_wait_sync within 2000 ms, rank 0 waited");
+                         "comm_wait_sync within 8000 ms, rank 0 waited");
         if (spops_context_wait_sync(r->ctx) != SPOPS_STATUS_OK)
             test_rank_fail(r, "%s", spops_last_error(r->ctx));
     }
@@ -711,7 +712,7 @@ Test(comm, a_rank_of_nccl_that_stops_ends_the_others, .timeout = 90)
     pthread_barrier_t done;
     if (only != NULL && strcmp(only, "cuda") != 0) return;
     cr_assert_eq(pthread_barrier_init(&done, NULL, 2), 0);
-    (void)test_ranks_run_as(RANKS_NCCL, 2, 2000, nccl_stopping_rank, &done);
+    (void)test_ranks_run_as(RANKS_NCCL, 2, NCCL_STOPS_MS, nccl_stopping_rank, &done);
     (void)pthread_barrier_destroy(&done);
 }
 
