@@ -7,6 +7,7 @@
 
 #include "comm/comm.h"
 #include "core/check.h"
+#include "core/plan_file.h"
 
 enum { DEFAULT_CHUNKS = 16, DEFAULT_CELL_LOG2 = 4 };
 
@@ -81,26 +82,19 @@ const spops_plan_ops spops_partition_plan_ops = {
     .destroy = destroy_partition,
 };
 
-// FNV-1a.
-static uint64_t hash_bytes(uint64_t hash, const void *data, size_t bytes)
-{
-    for (size_t i = 0; i < bytes; ++i)
-        hash = (hash ^ ((const unsigned char *)data)[i]) * 0x100000001b3u;
-    return hash;
-}
-
 int64_t spops_partition_fingerprint(const spops_partition *p)
 {
     const spops_coords_box box = spops_box_of(&p->cells);
     const int32_t numbers[] = {p->cells.dims, p->num_chunks, p->num_ranks, p->cell_log2,
                                (int32_t)p->order};
-    uint64_t hash = hash_bytes(0xcbf29ce484222325u, numbers, sizeof numbers);
-
-    hash = hash_bytes(hash, box.lower, sizeof box.lower);
-    hash = hash_bytes(hash, box.upper, sizeof box.upper);
-    hash = hash_bytes(hash, p->cuts, (size_t)p->num_chunks * sizeof *p->cuts);
-    hash = hash_bytes(hash, p->first_chunk, ((size_t)p->num_ranks + 1) * sizeof *p->first_chunk);
-    return (int64_t)hash;
+    const uint64_t hashes[] = {
+        spops_file_checksum(numbers, sizeof numbers),
+        spops_file_checksum(box.lower, sizeof box.lower),
+        spops_file_checksum(box.upper, sizeof box.upper),
+        spops_file_checksum(p->cuts, (size_t)p->num_chunks * sizeof *p->cuts),
+        spops_file_checksum(p->first_chunk, ((size_t)p->num_ranks + 1) * sizeof *p->first_chunk),
+    };
+    return (int64_t)spops_file_checksum(hashes, sizeof hashes);
 }
 
 static uint64_t code_of(const spops_partition *p, const int32_t *cell)
