@@ -353,14 +353,15 @@ static double loss_of(const ranks_cloud *c, const results *r)
 }
 
 /*
- * A step makes the loss less by rate times the square of the gradient, where the step is small. In f16 a
- * loss is known to a part in 2^11 (of a rounded product): a step that changes it by less is not judged.
+ * A step makes the loss less by rate times the square of the gradient, where the step is small. Outputs in
+ * f16 are rounded by up to 2^-11 of themselves: a step that changes the loss by a smaller part is not judged.
  */
 static int check_loss(const options *o, const ranks_cloud *c, const results *after)
 {
     const double precision = o->dtype == SPOPS_DTYPE_F16 ? 0x1p-11 : 0x1p-24;
     job first = {.o = o, .cloud = c, .steps = 1};
     double expected = 0, before, fell;
+    const char *verdict;
     int judged, right;
 
     deal(&first, 1, 0);
@@ -372,11 +373,9 @@ static int check_loss(const options *o, const ranks_cloud *c, const results *aft
     fell = before - loss_of(c, after);
     judged = !(expected < precision * before);
     right = fabs(fell / expected - 1) < 0.1;
+    verdict = !judged ? "too small a step for this dtype" : right ? "right" : "WRONG";
     printf("a step makes the loss of %.2f less by %.4f, its gradient says %.4f: %s\n", before, fell,
-           expected,
-           !judged ? "too small a step for this dtype"
-           : right ? "right"
-                   : "WRONG");
+           expected, verdict);
     free_results(&first.r);
     return judged && !right;
 }

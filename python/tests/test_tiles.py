@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A part of a cloud gives what the whole gives, bit for bit: operators, a network over tiles of four sizes, and jobs."""
+import contextlib
 import importlib.util
 import io
 import math
@@ -962,6 +963,21 @@ class DiesOnce:
         return function
 
 
+@contextlib.contextmanager
+def two_ray_workers(ray):
+    """A cluster of this process's own, whose workers import this module."""
+    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=runtime_env(env_vars={"PYTHONPATH": path}))
+    try:
+        try:
+            ray.get(ray.remote(lambda: None).remote(), timeout=90)
+        except ray.exceptions.GetTimeoutError:
+            pytest.skip("Ray's workers do not start here")
+        yield
+    finally:
+        ray.shutdown()
+
+
 def test_ray(scan, tmp_path, device):
     """Two workers, one of them killed in the middle: the result is whole and the same. A tile that kills each one is given up."""
     if device.type == "cuda":
@@ -972,14 +988,7 @@ def test_ray(scan, tmp_path, device):
     keys = Job.create(scan, tmp_path / "keys", 1.0, 130, 0)
     keys.cut(0), keys.cut(1)
     keys = keys.tiles()
-    here = str(Path(__file__).parent)
-    path = os.pathsep.join([here, *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=runtime_env(env_vars={"PYTHONPATH": path}))
-    try:
-        try:
-            ray.get(ray.remote(lambda: None).remote(), timeout=90)
-        except ray.exceptions.GetTimeoutError:
-            pytest.skip("Ray's workers do not start here")
+    with two_ray_workers(ray):
         make = DiesOnce(keys[len(keys) // 2], tmp_path / "died", always=keys[-1])
         with pytest.raises(Failed, match="1 parts failed\n.*its process ended each time"):
             run(job, make, "ray", workers=2, show=False, retries=1)
@@ -987,8 +996,6 @@ def test_ray(scan, tmp_path, device):
         assert [k for k in job.tiles() if not job.is_labelled(k)] == [keys[-1]]
         make.always = None
         run(job, make, "ray", workers=1, show=False, memory_bytes=2**28)
-    finally:
-        ray.shutdown()
     assert_same(job, whole)
     assert job.is_written(0) and job.is_written(1)
 
@@ -998,13 +1005,7 @@ def test_ray_gives_up(scan, tmp_path, device):
     ray = pytest.importorskip("ray")
     if device.type == "cuda" or ray.is_initialized():
         pytest.skip("a cluster that is started here, beside whichever device there is")
-    path = os.pathsep.join([str(Path(__file__).parent), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, runtime_env=runtime_env(env_vars={"PYTHONPATH": path}))
-    try:
-        try:
-            ray.get(ray.remote(lambda: None).remote(), timeout=90)
-        except ray.exceptions.GetTimeoutError:
-            pytest.skip("Ray's workers do not start here")
+    with two_ray_workers(ray):
         job = Watched.create(scan, tmp_path / "out", 1.0, 130, 10)
         ends = tmp_path / "out" / "cut_1_always"
         ends.touch()
@@ -1018,8 +1019,6 @@ def test_ray_gives_up(scan, tmp_path, device):
         with pytest.raises(Failed, match=r"1 parts failed\n\(.*its process ended each time"):
             run(job, lambda: by_height_anywhere(), "ray", retries=1, show=False)
         assert [k for k in job.tiles() if not job.is_labelled(k)] == [bad]
-    finally:
-        ray.shutdown()
 
 
 def by_height_anywhere():

@@ -173,7 +173,8 @@ static spops_status gather(spops_context *ctx, const char *call, spops_comm *com
                            spops_comm_kind kind, spops_status refused, const void *value,
                            size_t bytes, void *values)
 {
-    const spops_comm_meeting meeting = {call, kind, (int64_t)bytes, refused, false, 0};
+    const spops_comm_meeting meeting = {
+        .call = call, .kind = kind, .size = (int64_t)bytes, .refused = refused};
 
     for (int32_t r = 0; r < comm->num_ranks; ++r) {
         comm->sends[r] = (spops_comm_pieces){(char *)(uintptr_t)value, 1, bytes, bytes};
@@ -375,7 +376,11 @@ static spops_status begin_exchange(spops_context *ctx, const char *call, spops_c
     SPOPS_TRY(begin_call(ctx, call, comm));
     refused = check_capture(ctx, call, comm);
     if (refused == SPOPS_STATUS_OK) refused = check_exchange(ctx, call, comm, layout, send, recv);
-    *meeting = (spops_comm_meeting){call, SPOPS_COMM_EXCHANGE, 0, refused, is_beside, send.dtype};
+    *meeting = (spops_comm_meeting){.call = call,
+                                    .kind = SPOPS_COMM_EXCHANGE,
+                                    .refused = refused,
+                                    .is_beside = is_beside,
+                                    .dtype = send.dtype};
     if (refused != SPOPS_STATUS_OK) return meet(ctx, comm, meeting);
     meeting->size = spops_elements_bytes(send.dtype, send.cols);
     return comm->transport->begin(ctx, comm, meeting);
@@ -384,7 +389,8 @@ static spops_status begin_exchange(spops_context *ctx, const char *call, spops_c
 spops_status spops_comm_refuse(spops_context *ctx, spops_comm *comm, const char *call,
                                spops_status refused)
 {
-    const spops_comm_meeting meeting = {call, SPOPS_COMM_EXCHANGE, 0, refused, false, 0};
+    const spops_comm_meeting meeting = {
+        .call = call, .kind = SPOPS_COMM_EXCHANGE, .refused = refused};
     // What is enqueued meets nobody, and between begin and end nothing else does.
     if (comm->transport->captures || comm->begun) return refused;
     return meet(ctx, comm, &meeting);
@@ -452,8 +458,7 @@ spops_status spops_comm_broadcast_execute(spops_context *ctx, spops_comm *comm, 
                                           spops_matrix rows)
 {
     static const char call[] = "comm_broadcast_execute";
-    spops_comm_meeting meeting = {call,      SPOPS_COMM_BROADCAST, 0, SPOPS_STATUS_OK, false,
-                                  rows.dtype};
+    spops_comm_meeting meeting = {.call = call, .kind = SPOPS_COMM_BROADCAST, .dtype = rows.dtype};
     const spops_comm_pieces none = {0};
 
     SPOPS_TRY(begin_call(ctx, call, comm));
@@ -548,8 +553,7 @@ spops_status spops_comm_sum_execute(spops_context *ctx, spops_comm *comm,
                                     spops_matrix out)
 {
     static const char call[] = "comm_sum_execute";
-    spops_comm_meeting meeting = {call,  SPOPS_COMM_SUM_PARTS, 0, SPOPS_STATUS_OK,
-                                  false, parts.dtype};
+    spops_comm_meeting meeting = {.call = call, .kind = SPOPS_COMM_SUM_PARTS, .dtype = parts.dtype};
     spops_comm_sum_args sum = {0};
     void *scratch = NULL;
     int64_t begin = 0;

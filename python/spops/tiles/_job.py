@@ -33,7 +33,7 @@ BLOCK = 1 << 15  # points of which numbers are made at a time: they stay in a co
 
 
 class Refused(ValueError):
-    """What cannot be."""
+    """An argument that names what cannot be done here. The command says it in a line and ends with status 2."""
 
 
 @dataclass(frozen=True)
